@@ -1,0 +1,1 @@
+"""The frozen result of a grading run and pure functions of it."""
