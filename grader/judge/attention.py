@@ -1,0 +1,245 @@
+"""What a lab's test calls: draw a case, run the submission's forward on it, judge what came back.
+
+case = attention.case(judge.rng(), family="far-below", q_len=113, k_len=203, head_dim=128, dtype="float16")
+o, lse = attention.run_forward(submission, case)
+attention.judge_forward(judge, case, o, lse)
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+
+from grader.judge import diagnosis as diagnoses
+from grader.judge import error_maps, families, layouts
+from grader.judge.compare import Breach, absolute_error, misplaced
+from grader.judge.oracle import AttentionCase, Result, RowView, Window, forward_view
+from grader.judge.precision import Array, numpy_dtype
+from grader.judge.tolerance import ForwardBounds, forward_bounds
+from grader.report.model import Diagnosis, ErrorMap
+from grader.worker.wire import Tensor
+
+__all__ = [
+    "AttentionCase",
+    "bounds_of",
+    "case",
+    "check_forward",
+    "judge_forward",
+    "run_forward",
+    "to_tensors",
+]
+
+FUNCTION = "flash_attention_forward"
+WHOLE_SCORES = 1 << 26
+"""Up to this many scores the whole output is compared; above it, rows are sampled."""
+
+
+class Judging(Protocol):
+    """The part of the judge fixture that is used here."""
+
+    def rng(self) -> np.random.Generator: ...
+    def measure(self, name: str, value: float) -> None: ...
+    def fail(
+        self, message: str, *, diagnosis: Diagnosis | None = None, error_map: ErrorMap | None = None
+    ) -> NoReturn: ...
+
+
+class Calling(Protocol):
+    """The part of the submission that is used here."""
+
+    @property
+    def device(self) -> str: ...
+    def call(self, function: str, /, *args: Any, **kwargs: Any) -> Any: ...
+
+
+def case(
+    rng: np.random.Generator,
+    *,
+    family: str = "normal",
+    batch: int = 1,
+    q_heads: int = 2,
+    kv_heads: int | None = None,
+    q_len: int = 128,
+    k_len: int | None = None,
+    head_dim: int = 64,
+    dtype: str = "float16",
+    causal: bool = False,
+    scale: float | None = None,
+    window: Window | None = None,
+    layout: str | tuple[str, str, str] = "contiguous",
+) -> AttentionCase:
+    """Fresh inputs for one call.
+
+    Args:
+        rng: the judge's stream (`judge.rng()`).
+        family: a name of `families.FAMILIES`.
+        kv_heads, k_len: as `q_heads` and `q_len` when None.
+        layout: one name of `layouts.LAYOUTS` for q, k, v, or a name each, or ``mixed``. A broadcast layout makes the
+            values equal along its axis.
+
+    Raises:
+        CourseError: an unknown family, layout or dtype, or sizes that don't fit.
+    """
+    shape = families.AttentionShape(
+        batch, q_heads, q_heads if kv_heads is None else kv_heads, q_len, q_len if k_len is None else k_len, head_dim
+    )
+    names = layouts.resolve(layout)
+    drawn = families.draw(family, rng, shape, dtype)
+    q, k, v = (
+        layouts.share_broadcast(values, name) for values, name in zip((drawn.q, drawn.k, drawn.v), names, strict=True)
+    )
+    return AttentionCase(q, k, v, dtype, causal, scale, window, names, family)
+
+
+def to_tensors(case: AttentionCase, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
+    """q, k, v in the case's dtype and layouts."""
+    target = numpy_dtype(case.dtype)
+
+    def one(values: Array, layout: str) -> Tensor:
+        strides, offset = layouts.describe(values.shape, layout)
+        return Tensor(np.ascontiguousarray(values.astype(target)), device=device, strides=strides, offset=offset)
+
+    q, k, v = (one(values, name) for values, name in zip((case.q, case.k, case.v), case.layouts, strict=True))
+    return q, k, v
+
+
+def run_forward(submission: Calling, case: AttentionCase, **extra: Any) -> tuple[Tensor, Tensor]:
+    """Call the submission's `flash_attention_forward` and check what kind of thing comes back.
+
+    `causal` is always passed; `scale` and `window` only where the case sets them, so that defaults are exercised too.
+
+    Args:
+        extra: passed to `submission.call` (`timeout_s`, or further arguments of the function).
+
+    Returns:
+        O in the dtype and shape of q; LSE float32 (batch, q_heads, q_len).
+
+    Raises:
+        ContractViolated: something else came back. WorkerFailure: the call failed.
+    """
+    options: dict[str, Any] = {"causal": case.causal}
+    if case.scale is not None:
+        options["scale"] = case.scale
+    if case.window is not None:
+        options["window"] = case.window
+    result = submission.call(FUNCTION, *to_tensors(case, submission.device), **options, **extra)
+    return check_forward(result, case, submission.device)
+
+
+def check_forward(result: object, case: AttentionCase, device: str, function: str = FUNCTION) -> tuple[Tensor, Tensor]:
+    """`result` as (O, LSE) of a forward call.
+
+    Raises:
+        ContractViolated: naming the part, what was found and what is expected.
+    """
+    if not (isinstance(result, (tuple, list)) and len(result) == 2):
+        found = f"{len(result)} values" if isinstance(result, (tuple, list)) else type(result).__name__
+        raise _violated(f"{function} returned {found}; expected the two tensors (o, lse).")
+    o, lse = result
+    wanted_lse = (case.batch, case.q_heads, case.q_len)
+    _check_tensor(o, f"{function}: o", case.dtype, (*wanted_lse, int(case.v.shape[3])), device)
+    _check_tensor(lse, f"{function}: lse", "float32", wanted_lse, device)
+    return o, lse
+
+
+def _check_tensor(value: object, name: str, dtype: str, shape: tuple[int, ...], device: str) -> None:
+    if not isinstance(value, Tensor):
+        raise _violated(f"{name} is a {type(value).__name__}, expected a tensor.")
+    if value.dtype != dtype:
+        raise _violated(f"{name} has dtype {value.dtype}, expected {dtype}.")
+    if tuple(value.shape) != shape:
+        raise _violated(f"{name} has shape {tuple(value.shape)}, expected {shape}.")
+    if value.device.split(":")[0] != device.split(":")[0]:
+        raise _violated(f"{name} is on {value.device}, expected {device}.")
+
+
+def _violated(message: str) -> Exception:
+    from grader.sandbox.failures import ContractViolated  # the judge's numerics run without a sandbox too
+
+    return ContractViolated(message)
+
+
+def bounds_of(case: AttentionCase, view: RowView | None = None) -> ForwardBounds:
+    """The oracle and the bounds of a case, on all rows or on a view's."""
+    chosen = RowView.whole(case) if view is None else view
+    return forward_bounds(chosen, forward_view(chosen))
+
+
+def choose_view(case: AttentionCase, rng: np.random.Generator) -> RowView:
+    """All rows where that is cheap, else a random row of every 64-row tile of random slices, within the same budget."""
+    per_slice = case.q_len * case.k_len
+    if case.batch * case.q_heads * per_slice <= WHOLE_SCORES:
+        return RowView.whole(case)
+    rows = -(-case.q_len // 64) + 2
+    return RowView.sample(case, rng, slices=max(1, WHOLE_SCORES // (rows * case.k_len)))
+
+
+def judge_forward(
+    judge: Judging,
+    case: AttentionCase,
+    o: Tensor | Array,
+    lse: Tensor | Array | None,
+    *,
+    view: RowView | None = None,
+    label: str = "",
+) -> None:
+    """Hold (O, LSE) to the bounds of the case; report how close it came; on failure say where and, if known, why.
+
+    Args:
+        o: (batch, q_heads, q_len, head_dim). lse: (batch, q_heads, q_len), or None where a lab has none.
+        view: the rows to compare; chosen by size when None.
+        label: which of several calls this was, put before the message and the measures.
+
+    Raises:
+        what `judge.fail` raises: the answer is wrong.
+    """
+    chosen = choose_view(case, judge.rng()) if view is None else view
+    bounds = bounds_of(case, chosen)
+    got_o = chosen.take(_values(o))
+    got_lse = None if lse is None else chosen.take(_values(lse))
+    prefix = f"{label}: " if label else ""
+    o_error, o_allowed = float(absolute_error(got_o, bounds.o).max()), bounds.o_bounds.allowed.max
+    judge.measure(f"{prefix}o_max_error", o_error)
+    judge.measure(f"{prefix}o_error_over_allowed", o_error / o_allowed if o_allowed else float(o_error > 0))
+    if got_lse is not None:
+        judge.measure(f"{prefix}lse_max_error", float(absolute_error(got_lse, bounds.lse).max()))
+    breaches = bounds.breaches(got_o, got_lse)
+    if not breaches:
+        return
+    found = diagnoses.diagnose(bounds, got_o, got_lse)
+    o_wrong = any(breach.tensor == "O" for breach in breaches)
+    error_map = error_maps.o_map(bounds, got_o) if o_wrong or got_lse is None else error_maps.lse_map(bounds, got_lse)
+    judge.fail(prefix + explain(bounds, (got_o, got_lse), breaches), diagnosis=found, error_map=error_map)
+
+
+def _values(tensor: Tensor | Array) -> Array:
+    return tensor.data if isinstance(tensor, Tensor) else tensor
+
+
+def explain(bounds: ForwardBounds, answer: tuple[Array, Array | None], breaches: list[Breach]) -> str:
+    """The message of a wrong answer: which rules it breaks, and where."""
+    o, lse = answer
+    view = bounds.view
+    worst: dict[str, Breach] = {}
+    for breach in breaches:
+        if breach.tensor not in worst or breach.ratio > worst[breach.tensor].ratio:
+            worst[breach.tensor] = breach
+    sentences = [f"{breach}." for breach in worst.values()]
+    if "O" in worst:
+        sentences.append(error_maps.nonfinite_facts(o, bounds.o))
+        sentences += error_maps.pattern(view, error_maps.excess(bounds, o) > 1.0)
+        if lse is not None and "LSE" not in worst:
+            sentences.append("The LSE is right, so scores, mask and row sum are: look at what goes into O.")
+    elif lse is not None:
+        wrong = (absolute_error(lse, bounds.lse) > bounds.lse_allowed) | misplaced(lse, bounds.lse)
+        sentences.append("O is right.")
+        sentences += error_maps.pattern(view, wrong[..., None])
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def exact(case: AttentionCase) -> Result:
+    """The oracle's (O, LSE) over all rows, (batch, q_heads, q_len, head_dim) and (batch, q_heads, q_len)."""
+    o, lse = forward_view(RowView.whole(case))
+    shape = (case.batch, case.q_heads, case.q_len)
+    return o.reshape(*shape, -1), lse.reshape(shape)

@@ -1,0 +1,215 @@
+"""What an honest low-precision kernel is off by on the same input, and the bounds that follow from it.
+
+An emulated kernel walks the keys tile by tile with an online softmax in float32, rounds P to the working dtype before
+P·V, accumulates in float32 and rounds the output. The height of a query tile changes no value, so a tiling is told by
+its keys. Four of them bound a submission's error:
+
+==========  ===========================================  =====================================================
+rule        bound                                        float32 adds
+==========  ===========================================  =====================================================
+max         2 · max(e) + 1 ulp · max|O|                  `FLOAT32_FLOORS.max` ulp · max|O|
+row rms     2 · worst row rms(e) + ¼ ulp · max|O|        `FLOAT32_FLOORS.row_rms` ulp · max|O|
+mean        1.5 · mean(e)                                `FLOAT32_FLOORS.mean` ulp · max|O|
+LSE         2 · max(e) + 1e-4                            nothing
+non-finite  the oracle's pattern; NaN never passes
+==========  ===========================================  =====================================================
+
+`benchmarks/tolerance_study.py` fits the constants and `benchmarks/results/tolerance_study.txt` is what it printed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from grader.judge.compare import Breach, Errors, absolute_error, misplaced, sizes
+from grader.judge.oracle import Result, RowView
+from grader.judge.precision import LN_2, LOG2_E, ULP, Array, round_to
+
+MAX_FACTOR, ROW_RMS_FACTOR, MEAN_FACTOR, LSE_FACTOR = 2.0, 2.0, 1.5, 2.0
+MAX_ULPS, ROW_RMS_ULPS = 1.0, 0.25
+LSE_FLOOR = 1e-4
+FLOAT32_FLOORS = Errors(max=4.0, row_rms=2.0, mean=2.0)
+"""Added in ulp · max|O|: float32 kernels differ by the order of their sums, which four emulators don't span."""
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """An emulated kernel: keys a tile, and whether Q is scaled by scale·log2e in the working dtype beforehand."""
+
+    name: str
+    block_k: int
+    scaled_q: bool = False
+
+
+TILINGS = (
+    Tiling("64x64", 64),
+    Tiling("16x16", 16),
+    Tiling("128x128", 128),
+    Tiling("64x64, Q scaled beforehand", 64, scaled_q=True),
+)
+
+
+def scores_log2(view: RowView, *, scaled_q: bool = False) -> Array:
+    """Scores times log2 e in float32, -inf where hidden: (slices, n, k_len)."""
+    case = view.case
+    factor = case.softmax_scale * LOG2_E
+    k = view.k().astype(np.float32)
+    if scaled_q:
+        q = round_to(view.q() * factor, case.dtype).astype(np.float32)
+        scores = q @ np.swapaxes(k, -1, -2)
+    else:
+        q = view.q().astype(np.float32)
+        scores = q @ np.swapaxes(k, -1, -2) * np.float32(factor)
+    return np.where(view.visible(), scores, np.float32(-np.inf))
+
+
+def online_softmax(scores: Array, v: Array, dtype: str, block_k: int) -> Result:
+    """The tiled forward from base-2 scores, in float32; O is rounded to `dtype`.
+
+    Args:
+        scores: float32 (slices, n, keys), -inf where hidden.
+        v: float32 (slices, keys, head_dim).
+        dtype: working dtype of P and O.
+        block_k: keys a tile.
+    """
+    shape = scores.shape[:-1]
+    row_max = np.full((*shape, 1), -np.inf, dtype=np.float32)
+    row_sum = np.zeros((*shape, 1), dtype=np.float32)
+    acc = np.zeros((*shape, v.shape[-1]), dtype=np.float32)
+    for start in range(0, scores.shape[-1], block_k):
+        tile = scores[..., start : start + block_k]
+        new_max = np.maximum(row_max, tile.max(axis=-1, keepdims=True))
+        shift = np.where(np.isneginf(new_max), np.float32(0), new_max)
+        weights = np.exp2(tile - shift)
+        rescale = np.exp2(row_max - shift)
+        row_sum = row_sum * rescale + weights.sum(axis=-1, keepdims=True)
+        acc = acc * rescale + round_to(weights, dtype) @ v[..., start : start + block_k, :]
+        row_max = new_max
+    o = acc / np.where(row_sum == 0, np.float32(1), row_sum)
+    with np.errstate(divide="ignore"):
+        lse = (row_max + np.log2(row_sum)) * np.float32(LN_2)
+    return round_to(o, dtype).astype(np.float64), lse[..., 0].astype(np.float64)
+
+
+def emulate(view: RowView, tiling: Tiling) -> Result:
+    """(O, LSE) of an emulated kernel on a view."""
+
+    def block(part: RowView) -> Result:
+        scores = scores_log2(part, scaled_q=tiling.scaled_q)
+        return online_softmax(scores, part.v().astype(np.float32), part.case.dtype, tiling.block_k)
+
+    return view.map(block)
+
+
+def _emulate_all(view: RowView) -> list[Result]:
+    """Every tiling of `TILINGS` on one view, sharing the scores between those that have them in common."""
+    count, slices, head_dim = view.rows.shape[1], view.slices, view.case.v.shape[3]
+    results = [(np.empty((slices, count, head_dim)), np.empty((slices, count))) for _ in TILINGS]
+    first = start = 0
+    for part in view.blocks():
+        where = (slice(first, first + part.slices), slice(start, start + part.rows.shape[1]))
+        scores = {False: scores_log2(part), True: scores_log2(part, scaled_q=True)}
+        v = part.v().astype(np.float32)
+        for (o, lse), tiling in zip(results, TILINGS, strict=True):
+            o[where], lse[where] = online_softmax(scores[tiling.scaled_q], v, view.case.dtype, tiling.block_k)
+        start += part.rows.shape[1]
+        if start == count:
+            first, start = first + part.slices, 0
+    return results
+
+
+@dataclass(frozen=True)
+class TensorBounds:
+    """Bounds of one tensor's error; `peak` is max|oracle|, which the ulp terms are relative to."""
+
+    tensor: str
+    dtype: str
+    allowed: Errors
+    emulated: Errors
+    peak: float
+
+    def breaches(self, actual: Array, expected: Array) -> list[Breach]:
+        """Every rule that `actual` breaks; empty when it is right."""
+        wrong = misplaced(actual, expected)
+        if wrong.any():
+            return [Breach(self.tensor, "non-finite", float(wrong.sum()), 0.0, "the oracle's pattern of -inf")]
+        got = sizes(absolute_error(actual, expected))
+        floors = FLOAT32_FLOORS if self.dtype == "float32" else Errors(0.0, 0.0, 0.0)
+        rules = (
+            ("max", got.max, self.allowed.max, MAX_FACTOR, MAX_ULPS + floors.max),
+            ("row rms", got.row_rms, self.allowed.row_rms, ROW_RMS_FACTOR, ROW_RMS_ULPS + floors.row_rms),
+            ("mean", got.mean, self.allowed.mean, MEAN_FACTOR, floors.mean),
+        )
+        return [
+            Breach(self.tensor, rule, value, bound, _origin(factor, rule, ulps, self.dtype))
+            for rule, value, bound, factor, ulps in rules
+            if not value <= bound
+        ]
+
+
+def _origin(factor: float, rule: str, ulps: float, dtype: str) -> str:
+    extra = f" + {ulps:g} {dtype} ulp" if ulps else ""
+    return f"{factor:g} x the emulated kernels' {rule}{extra}"
+
+
+def tensor_bounds(tensor: str, dtype: str, expected: Array, emulated: list[Array]) -> TensorBounds:
+    """Bounds for one tensor (..., columns) from what the emulators computed; shared with the gradients."""
+    errors = [sizes(absolute_error(values, expected)) for values in emulated]
+    worst = Errors(
+        max(e.max for e in errors),
+        max(e.row_rms for e in errors),
+        max(e.mean for e in errors),
+    )
+    finite = np.abs(expected[np.isfinite(expected)])
+    peak = float(finite.max()) if finite.size else 0.0
+    unit = ULP[dtype] * peak
+    floors = FLOAT32_FLOORS if dtype == "float32" else Errors(0.0, 0.0, 0.0)
+    allowed = Errors(
+        max=MAX_FACTOR * worst.max + (MAX_ULPS + floors.max) * unit,
+        row_rms=ROW_RMS_FACTOR * worst.row_rms + (ROW_RMS_ULPS + floors.row_rms) * unit,
+        mean=MEAN_FACTOR * worst.mean + floors.mean * unit,
+    )
+    return TensorBounds(tensor, dtype, allowed, worst, peak)
+
+
+@dataclass(frozen=True, eq=False)
+class ForwardBounds:
+    """The oracle of a view and the bounds around it.
+
+    Attributes:
+        o, lse: the oracle, (slices, n, head_dim) and (slices, n).
+        o_bounds: rules for O.
+        lse_allowed: largest LSE error allowed.
+    """
+
+    view: RowView
+    o: Array
+    lse: Array
+    o_bounds: TensorBounds
+    lse_allowed: float
+
+    def breaches(self, o: Array, lse: Array | None) -> list[Breach]:
+        """Every broken rule of an answer on the view; the LSE is left out when None."""
+        found = self.o_bounds.breaches(o, self.o)
+        return found if lse is None else found + self.lse_breaches(lse)
+
+    def lse_breaches(self, lse: Array) -> list[Breach]:
+        wrong = misplaced(lse, self.lse)
+        if wrong.any():
+            return [Breach("LSE", "non-finite", float(wrong.sum()), 0.0, "the oracle's pattern of -inf")]
+        got = float(absolute_error(lse, self.lse).max())
+        if got <= self.lse_allowed:
+            return []
+        why = f"{LSE_FACTOR:g} x the emulated kernels' error + {LSE_FLOOR:g}"
+        return [Breach("LSE", "max", got, self.lse_allowed, why)]
+
+
+def forward_bounds(view: RowView, oracle: Result) -> ForwardBounds:
+    """Bounds of a forward pass on a view, from the four emulated kernels."""
+    o, lse = oracle
+    emulated = _emulate_all(view)
+    bounds = tensor_bounds("O", view.case.dtype, o, [values for values, _ in emulated])
+    lse_error = max(float(absolute_error(values, lse).max()) for _, values in emulated)
+    return ForwardBounds(view, o, lse, bounds, LSE_FACTOR * lse_error + LSE_FLOOR)
