@@ -9,12 +9,14 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, computed_field, model_validator
 
 SCHEMA_VERSION = 1
 
 Scalar = bool | int | float | str | None
 Measured = dict[str, Scalar | list[Scalar]]
+Cell = Annotated[float, WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["Infinity", "-Infinity", "NaN"]}]})]
+"""A number that may be infinite, which JSON writes as text."""
 
 
 class Kind(StrEnum):
@@ -82,7 +84,7 @@ class ErrorMap(Frozen):
     row_axis: str
     col_axis: str
     tile: tuple[int, int]
-    cells: list[list[float]]
+    cells: list[list[Cell]]
 
 
 class CheckResult(Frozen):

@@ -1,0 +1,71 @@
+"""Finds the folder to grade."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from grader.course import Course, Lab
+from grader.errors import UsageError
+
+WORKING_FOLDER = "flash-attn-course"
+
+
+def find_submission(course: Course, lab: Lab, asked: Path | None) -> Path:
+    """The folder named by --submission, else the working folder's, else the starter's.
+
+    A folder named one level too high (it holds ``lab06_fa2_forward/`` in place of the files) is stepped into.
+
+    Raises:
+        UsageError: there is no such folder; names every place looked at.
+    """
+    if asked is not None:
+        return _named(lab, asked)
+    places = [
+        Path.cwd() / WORKING_FOLDER / lab.id,
+        course.root / WORKING_FOLDER / lab.id,
+        course.starter_dir(lab.id),
+    ]
+    for place in places:
+        if place.is_dir():
+            return place
+    looked = ", ".join(dict.fromkeys(str(place) for place in places))
+    raise UsageError(
+        f"No submission of {lab.short_id} found; looked at {looked}.", hint="Name it with --submission DIR."
+    )
+
+
+def _named(lab: Lab, folder: Path) -> Path:
+    if not folder.exists():
+        raise UsageError(f"--submission {folder}: there is no such folder.", hint=_nearby(folder))
+    if not folder.is_dir():
+        raise UsageError(
+            f"--submission {folder}: that is a file.",
+            hint=f"Name the folder that holds it: --submission {folder.parent}.",
+        )
+    if any((folder / name).is_file() for name in lab.files.edit):
+        return folder
+    for inner in (lab.id, lab.short_id):
+        if any((folder / inner / name).is_file() for name in lab.files.edit):
+            return folder / inner
+    return folder
+
+
+def _nearby(folder: Path) -> str:
+    import difflib
+
+    if not folder.parent.is_dir():
+        return "Check the path."
+    try:
+        names = sorted(path.name for path in folder.parent.iterdir() if path.is_dir())
+    except OSError:
+        return "Check the path."
+    close = difflib.get_close_matches(folder.name, names, n=1, cutoff=0.5)
+    return f"Did you mean {folder.parent / close[0]}?" if close else "Check the path."
+
+
+def shown(path: Path) -> str:
+    """`path` relative to the working folder where it lies below it."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd().resolve()))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,96 @@
+"""What a report means: the exit code, the first thing to fix, what stops at the same problem, what wasn't gradable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from grader.errors import ExitCode
+from grader.report.model import CheckResult, Kind, Report, Status, Tally, tally
+from grader.report.text import one_line
+
+NOT_SELECTED = "not selected"
+"""The message of a check that -k left out."""
+
+_UNTROUBLED = frozenset({Status.PASS, Status.SKIPPED})
+
+_STATUS_RANK = {Status.NOISY: 1, Status.SUSPECT: 2, Status.ERROR: 3}
+"""A noisy timing, a held result and the grader's own failure come after anything that the student can mend."""
+
+_KIND_RANK = {
+    kind: rank
+    for rank, kind in enumerate(
+        (Kind.CORRECTNESS, Kind.NUMERICS, Kind.INTEGRITY, Kind.TRAFFIC, Kind.CODEGEN, Kind.SPEED, Kind.ARTIFACT)
+    )
+}
+_EPSILON = 1e-9
+
+
+def exit_code(report: Report) -> ExitCode:
+    """3 when any check ended in the grader's own error, 2 when nothing was gradable, else 0 or 1 by points."""
+    if any(check.status is Status.ERROR for check in report.checks):
+        return ExitCode.INFRASTRUCTURE
+    score = report.score
+    if score.gradable <= _EPSILON:
+        return ExitCode.USAGE
+    return ExitCode.OK if score.points >= score.gradable - _EPSILON else ExitCode.POINTS_LOST
+
+
+def is_selected(check: CheckResult) -> bool:
+    return not (check.status is Status.SKIPPED and check.message == NOT_SELECTED)
+
+
+def troubled(report: Report) -> list[CheckResult]:
+    """Checks that ran and didn't pass, the most useful to mend first.
+
+    An import that fails comes first, since nothing else can work; then what a student can mend before noise, reviews
+    and the grader's faults; then correctness before speed, public before hidden, and the order of the lab.
+    """
+    numbered = [(index, check) for index, check in enumerate(report.checks) if check.status not in _UNTROUBLED]
+    return [check for _, check in sorted(numbered, key=lambda item: _urgency(*item))]
+
+
+def _urgency(index: int, check: CheckResult) -> tuple[int, bool, int, bool, int]:
+    return (
+        _STATUS_RANK.get(check.status, 0),
+        check.phase != "import",
+        _KIND_RANK[check.kind],
+        check.hidden,
+        index,
+    )
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Checks that ended in the same way with the same words, the most useful first."""
+
+    checks: tuple[CheckResult, ...]
+
+    @property
+    def first(self) -> CheckResult:
+        return self.checks[0]
+
+
+def problems(report: Report) -> list[Problem]:
+    """Troubled checks, grouped by what they say; groups and their members in order of usefulness."""
+    groups: dict[tuple[str, ...], list[CheckResult]] = {}
+    for check in troubled(report):
+        diagnosis = check.diagnosis.id if check.diagnosis else ""
+        groups.setdefault((check.status, one_line(check.message, max_characters=2000), diagnosis), []).append(check)
+    return [Problem(tuple(checks)) for checks in groups.values()]
+
+
+def by_kind(report: Report) -> dict[Kind, Tally]:
+    """Tallies of the kinds that appear, in the order of a scorecard."""
+    present = sorted({check.kind for check in report.checks}, key=_KIND_RANK.__getitem__)
+    return {kind: tally([check for check in report.checks if check.kind is kind]) for kind in present}
+
+
+def skipped_points(checks: Iterable[CheckResult]) -> dict[str, float]:
+    """Reason → points of the checks that could not run here, in order of appearance."""
+    reasons: dict[str, float] = {}
+    for check in checks:
+        if check.status is Status.SKIPPED:
+            reason = one_line(check.message).rstrip(".")
+            reasons[reason] = reasons.get(reason, 0.0) + check.max_points
+    return reasons
