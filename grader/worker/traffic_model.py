@@ -1,0 +1,141 @@
+"""What the tracer counted, as plain data that crosses the wire. Standard library only: the judge reads it too."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class TensorTraffic:
+    """Bytes that kernels moved to and from one tensor; an atomic counts as a load and a store."""
+
+    loaded_bytes: int = 0
+    stored_bytes: int = 0
+
+
+@dataclass
+class LaunchRecord:
+    """One kernel launch.
+
+    Attributes:
+        grid: programs along x, y, z.
+        programs: distinct program ids that ran.
+        constexprs: compile-time arguments that are plain scalars, e.g. ``{"BLOCK_M": 64}``.
+        tensors: bytes by tensor, under the names of `Traffic.tensors`.
+    """
+
+    kernel: str
+    grid: tuple[int, ...] = ()
+    programs: int = 0
+    loaded_bytes: int = 0
+    stored_bytes: int = 0
+    constexprs: dict[str, int | float | bool | str] = field(default_factory=dict)
+    tensors: dict[str, TensorTraffic] = field(default_factory=dict)
+
+
+@dataclass
+class Traffic:
+    """Traffic of one call.
+
+    Attributes:
+        launches: Triton kernels launched; 0 means that no Triton kernel ran.
+        records: one a launch, in order.
+        tensors: an argument's name, ``copy:<argument>`` (a contiguous or cast copy that the launcher made),
+            ``out:<n>`` (what the call returned at position n, else the n-th buffer stored to), ``scratch:<n>``
+            (stored to and not returned) or ``tmp:<n>`` (only loaded from) → bytes.
+        loaded_bytes, stored_bytes: totals, `outside_bytes` among them.
+        outside_bytes: bytes at addresses of unmasked lanes that belong to no element of an argument and to no buffer
+            that was passed to a launch. A GPU would fault there, or read a neighbour's data.
+        outside: up to five sentences on where those accesses were.
+        library_ops: operations of torch that could stand in for the kernel, by name, e.g. ``torch.matmul``.
+        bytes_known: False where kernels ran on a GPU, where only launches are counted.
+    """
+
+    launches: int = 0
+    records: list[LaunchRecord] = field(default_factory=list)
+    tensors: dict[str, TensorTraffic] = field(default_factory=dict)
+    loaded_bytes: int = 0
+    stored_bytes: int = 0
+    outside_bytes: int = 0
+    outside: list[str] = field(default_factory=list)
+    library_ops: list[str] = field(default_factory=list)
+    bytes_known: bool = True
+
+    @property
+    def kernels(self) -> list[str]:
+        """Names of the launched kernels, in order, repeats included."""
+        return [record.kernel for record in self.records]
+
+    @property
+    def grids(self) -> list[tuple[int, ...]]:
+        return [record.grid for record in self.records]
+
+    def loaded(self, name: str) -> int:
+        """Bytes loaded from a tensor and from copies that the launcher made of it; 0 when it was never read."""
+        return sum(self.tensors[key].loaded_bytes for key in (name, f"copy:{name}") if key in self.tensors)
+
+    def stored(self, name: str) -> int:
+        """Bytes stored to a tensor; 0 when it was never written."""
+        return self.tensors[name].stored_bytes if name in self.tensors else 0
+
+    def to_wire(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, table: dict[str, Any]) -> Traffic:
+        """Rebuild from `to_wire`.
+
+        Raises:
+            TypeError, KeyError, ValueError, AttributeError: the table isn't one that `to_wire` writes; it came from a
+                worker, which isn't trusted.
+        """
+        records = [_record(item) for item in table["records"]]
+        traffic = cls(
+            launches=_count(table["launches"]),
+            records=records,
+            tensors=_tensors(table["tensors"]),
+            loaded_bytes=_count(table["loaded_bytes"]),
+            stored_bytes=_count(table["stored_bytes"]),
+            outside_bytes=_count(table["outside_bytes"]),
+            outside=[_text(item) for item in table["outside"]],
+            library_ops=[_text(item) for item in table["library_ops"]],
+            bytes_known=bool(table["bytes_known"]),
+        )
+        if traffic.launches != len(records):
+            raise ValueError(f"traffic: {traffic.launches} launches and {len(records)} records")
+        return traffic
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"traffic: {value!r} is not a count")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"traffic: {value!r} is not text")
+    return value[:500]
+
+
+def _tensors(table: dict[str, Any]) -> dict[str, TensorTraffic]:
+    return {
+        _text(name): TensorTraffic(_count(item["loaded_bytes"]), _count(item["stored_bytes"]))
+        for name, item in table.items()
+    }
+
+
+def _record(table: dict[str, Any]) -> LaunchRecord:
+    constexprs = dict(table["constexprs"])
+    if not all(isinstance(value, (int, float, str)) for value in constexprs.values()):
+        raise TypeError("traffic: a compile-time argument is not a scalar")
+    return LaunchRecord(
+        kernel=_text(table["kernel"]),
+        grid=tuple(_count(size) for size in table["grid"]),
+        programs=_count(table["programs"]),
+        loaded_bytes=_count(table["loaded_bytes"]),
+        stored_bytes=_count(table["stored_bytes"]),
+        constexprs=constexprs,
+        tensors=_tensors(table["tensors"]),
+    )
