@@ -15,7 +15,9 @@ DERIVED = ("score", "public_score", "hidden_score")
 
 def dumps(report: Report) -> str:
     """One report, ending in a newline. Infinite numbers are written as text ("Infinity"): JSON has none."""
-    return json.dumps(report.model_dump(mode="json"), indent=2, sort_keys=True, allow_nan=False) + "\n"
+    # By way of pydantic's own writer: only that one turns infinite numbers into text.
+    table = json.loads(report.model_dump_json())
+    return json.dumps(table, indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
 def loads(text: str | bytes) -> Report:

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+from report_factory import ROWS, gpu_only_selected, limits_hit, mixture, outcomes, report, starter_fails
+
+from grader.errors import ExitCode
+from grader.report.model import Kind, Status
+from grader.report.verdict import by_kind, exit_code, problems, skipped_points, troubled
+
+FAIL = {"status": Status.FAIL, "message": "wrong"}
+
+
+@pytest.mark.parametrize("status", [s for s in Status if s not in (Status.PASS, Status.SKIPPED, Status.ERROR)])
+def test_exit_code_any_lost_point_is_1(status: Status) -> None:
+    assert exit_code(report(outcomes(forward={"status": status, "message": "m"}))) is ExitCode.POINTS_LOST
+
+
+def test_exit_code_all_pass_is_0_even_with_a_skip() -> None:
+    assert exit_code(report()) is ExitCode.OK
+    skipped = outcomes(speed_sdpa={"status": Status.SKIPPED, "message": "needs a GPU"})
+    assert exit_code(report(skipped)) is ExitCode.OK
+
+
+def test_exit_code_graders_error_is_3_whatever_else_failed() -> None:
+    checks = outcomes(forward=FAIL, traffic={"status": Status.ERROR, "message": "no result"})
+    assert exit_code(report(checks)) is ExitCode.INFRASTRUCTURE
+    assert exit_code(limits_hit()) is ExitCode.INFRASTRUCTURE
+
+
+def test_exit_code_nothing_gradable_is_2() -> None:
+    assert exit_code(gpu_only_selected()) is ExitCode.USAGE
+
+
+def test_exit_code_partial_credit_is_1() -> None:
+    checks = outcomes(benchmark={"status": Status.FAIL, "points": 9.99, "message": "nearly"})
+    assert exit_code(report(checks)) is ExitCode.POINTS_LOST
+
+
+def test_troubled_import_failure_comes_first() -> None:
+    checks = outcomes(contract=FAIL, benchmark=FAIL | {"phase": "import", "message": "SyntaxError"})
+    assert [check.id for check in troubled(report(checks))] == ["benchmark", "contract"]
+
+
+def test_troubled_correctness_comes_before_traffic_and_public_before_hidden() -> None:
+    checks = outcomes(traffic=FAIL, mask_bottom_right=FAIL, lse_natural_log=FAIL, ragged_tails=FAIL, benchmark=FAIL)
+    assert [check.id for check in troubled(report(checks))] == [
+        "ragged-tails",
+        "mask-bottom-right",
+        "lse-natural-log",
+        "traffic",
+        "benchmark",
+    ]
+
+
+def test_troubled_what_nobody_can_mend_comes_last() -> None:
+    order = [check.status for check in troubled(limits_hit())]
+    assert order[-3:] == [Status.NOISY, Status.SUSPECT, Status.ERROR]
+
+
+def test_problems_group_the_same_words() -> None:
+    groups = problems(starter_fails())
+    assert [len(group.checks) for group in groups] == [6, 1]
+    assert groups[0].first.id == "contract"
+
+
+def test_problems_with_different_diagnoses_stay_apart() -> None:
+    assert [group.first.id for group in problems(mixture())] == ["ragged-tails", "mask-bottom-right", "benchmark"]
+
+
+def test_by_kind_covers_every_check_once() -> None:
+    kinds = by_kind(mixture())
+    assert next(iter(kinds)) is Kind.CORRECTNESS
+    assert sum(tally.checks for tally in kinds.values()) == len(ROWS)
+
+
+def test_skipped_points_add_up_by_reason() -> None:
+    assert skipped_points(gpu_only_selected().checks) == {"not selected": 80.0, "needs a GPU": 20.0}
