@@ -1,0 +1,234 @@
+"""Runs the tests of one lab in this process and reconciles what pytest reports with what lab.toml expects."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pytest_jsonreport.plugin import JSONReport
+
+from grader.course import Lab
+from grader.errors import CourseError
+from grader.judge import fixtures
+from grader.judge.outcomes import TestOutcome, combine, result
+from grader.judge.plugin import HIDDEN_FILE, PUBLIC_FILE, EnginePlugin
+from grader.judge.requirements import Machine
+from grader.judge.seeds import Seeds
+from grader.report.model import CheckResult, Status
+
+if TYPE_CHECKING:
+    from grader.profiles import HardwareProfile
+    from grader.sandbox.submission import Submission
+
+Progress = Callable[[str, CheckResult | None], None]
+"""Called with (check id, None) when a check starts and (check id, its result) when it ends."""
+
+NOT_HERE = "not in this copy of the course"
+LEFT_OUT = "hidden checks were left out on request"
+NOT_SELECTED = "not selected"
+
+_ARGUMENTS = (
+    "--noconftest",
+    f"--config-file={os.devnull}",
+    "--import-mode=importlib",
+    "--capture=no",
+    "--assert=plain",
+    "--tb=short",
+    "--strict-markers",
+    "--json-report-file=none",
+    *(f"-p{name}" for name in ("pytest_jsonreport.plugin",)),
+    *(f"-pno:{name}" for name in ("cacheprovider", "doctest", "faulthandler", "junitxml", "logging", "warnings")),
+)
+
+
+def _no_progress(check_id: str, done: CheckResult | None) -> None:
+    """The default: nobody watches."""
+
+
+def _no_log(text: str) -> None:
+    """The default: grader faults leave nothing but their id."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that one run needs.
+
+    Attributes:
+        tests_dir: the lab's folder under `assignments/`.
+        open_submission: starts the connection to the graded code; called once, by the first test that needs it.
+        thresholds: check id → name → value, the profile's laid over lab.toml's.
+        selected: ids of the checks that were asked for.
+        source_lines: submitted file → number of its lines.
+        log: takes what only an instructor may read: pytest's output and tracebacks of grader faults.
+    """
+
+    lab: Lab
+    tests_dir: Path
+    profile: HardwareProfile
+    device: str
+    seeds: Seeds
+    open_submission: Callable[[], Submission]
+    thresholds: Mapping[str, dict[str, float]] = field(default_factory=dict)
+    machine: Machine = field(default_factory=Machine)
+    selected: frozenset[str] | None = None
+    public_only: bool = False
+    source_lines: Mapping[str, int] = field(default_factory=dict)
+    progress: Progress = _no_progress
+    log: Callable[[str], None] = _no_log
+
+    @property
+    def has_hidden_tests(self) -> bool:
+        return (self.tests_dir / HIDDEN_FILE).is_file()
+
+    def left_out(self, check_id: str) -> str:
+        """Why a check isn't run at all; empty for an expected one."""
+        if self.selected is not None and check_id not in self.selected:
+            return NOT_SELECTED
+        if self.lab.checks[check_id].hidden:
+            if self.public_only:
+                return LEFT_OUT
+            if not self.has_hidden_tests:
+                return NOT_HERE
+        return ""
+
+    @property
+    def expected(self) -> frozenset[str]:
+        """Ids that must have a result when pytest is done."""
+        return frozenset(check_id for check_id in self.lab.checks if not self.left_out(check_id))
+
+
+def run_checks(plan: Plan) -> list[CheckResult]:
+    """Run the expected checks of a lab; one result for every row of lab.toml, in its order.
+
+    May be called again and again in one process. A check without a complete result is an `error`, never a pass.
+
+    Raises:
+        CourseError: a test file is missing, can't be loaded, or binds a test wrongly.
+        KeyboardInterrupt: someone stopped the run.
+    """
+    files = _test_files(plan)
+    outcomes: dict[str, CheckResult] = {}
+    if plan.expected:
+        engine, pytest_report, exit_code = _run_pytest(plan, files)
+        if engine.interrupted:
+            raise KeyboardInterrupt
+        if engine.course_errors:
+            raise engine.course_errors[0]
+        outcomes = reconcile(plan, engine.planned, engine.outcomes, pytest_report, exit_code)
+    for check_id, spec in plan.lab.checks.items():
+        reason = plan.left_out(check_id)
+        if reason:
+            outcomes[check_id] = result(check_id, spec, TestOutcome(Status.SKIPPED, reason))
+    return [outcomes[check_id] for check_id in plan.lab.checks]
+
+
+def _test_files(plan: Plan) -> list[Path]:
+    names = {HIDDEN_FILE if plan.lab.checks[check_id].hidden else PUBLIC_FILE for check_id in plan.expected}
+    files = [plan.tests_dir / name for name in sorted(names)]
+    for file in files:
+        if not file.is_file():
+            raise CourseError(f"{file}: missing, but lab.toml has checks for it.", hint="Restore the file.")
+    return files
+
+
+def _run_pytest(plan: Plan, files: list[Path]) -> tuple[EnginePlugin, Mapping[str, Any] | None, int]:
+    engine, recorder = EnginePlugin(plan), JSONReport()
+    output = io.StringIO()
+    arguments = [*_ARGUMENTS, f"--rootdir={plan.tests_dir}", *map(str, files)]
+    with _hermetic(plan.tests_dir), redirect_stdout(output), redirect_stderr(output):
+        exit_code = int(pytest.main(arguments, plugins=[engine, fixtures, recorder]))
+    plan.log(output.getvalue())
+    return engine, recorder.report, exit_code
+
+
+@contextmanager
+def _hermetic(tests_dir: Path) -> Iterator[None]:
+    """Nothing from the caller's environment steers pytest, and nothing that it loads outlives the run."""
+    kept = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(("PYTEST_", "PY_COLORS"))}
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    wrote_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    path = list(sys.path)
+    _forget_modules(tests_dir)
+    try:
+        yield
+    finally:
+        _forget_modules(tests_dir)
+        sys.path[:] = path
+        sys.dont_write_bytecode = wrote_bytecode
+        for name in [name for name in os.environ if name.startswith("PYTEST_")]:
+            del os.environ[name]
+        os.environ.update(kept)
+
+
+def _forget_modules(tests_dir: Path) -> None:
+    # Every lab's test file has the same module name; the next lab must not get the last one's.
+    folder = tests_dir.resolve()
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and Path(file).is_relative_to(folder):
+            del sys.modules[name]
+            parent, _, child = name.rpartition(".")
+            if parent in sys.modules and getattr(sys.modules[parent], child, None) is module:
+                delattr(sys.modules[parent], child)
+
+
+def reconcile(
+    plan: Plan,
+    planned: Mapping[str, list[str]],
+    outcomes: Mapping[str, TestOutcome],
+    pytest_report: Mapping[str, Any] | None,
+    exit_code: int,
+) -> dict[str, CheckResult]:
+    """Hold the list of expected checks against pytest's own report.
+
+    A check counts only if every test planned for it is in the report, under its id, run to its end, with an outcome
+    that agrees with the recorded one. Anything else is a fault of the grader.
+
+    Args:
+        planned: check id → node ids of its tests.
+        outcomes: node id → recorded outcome.
+        pytest_report: pytest-json-report's document, None when pytest ended before writing one.
+        exit_code: what pytest.main returned.
+    """
+    tests: dict[str, list[Mapping[str, Any]]] = {}
+    for test in (pytest_report or {}).get("tests", ()):
+        tests.setdefault(test["nodeid"], []).append(test)
+    results = {}
+    for check_id in plan.expected:
+        spec = plan.lab.checks[check_id]
+        nodes = planned.get(check_id, [])
+        doubts = [doubt for node in nodes if (doubt := _doubt(check_id, tests.get(node, []), outcomes.get(node)))]
+        if not nodes:
+            doubts = ["no test is bound to it"]
+        if doubts:
+            plan.log(f"{check_id}: {doubts}")
+            message = (
+                f"Grader fault, not yours: this check has no sure result: {doubts[0]} (pytest ended with {exit_code})."
+            )
+            results[check_id] = result(check_id, spec, TestOutcome(Status.ERROR, message, phase="judge"))
+        else:
+            results[check_id] = combine(check_id, spec, [outcomes[node] for node in nodes])
+    return results
+
+
+def _doubt(check_id: str, reported: list[Mapping[str, Any]], outcome: TestOutcome | None) -> str:
+    """Why a test's outcome can't be believed; empty when it can."""
+    if len(reported) != 1 or outcome is None:
+        return f"one of its tests was reported {len(reported)} times"
+    test = reported[0]
+    if test.get("metadata", {}).get("check") != check_id:
+        return "one of its tests was reported for another check"
+    if "teardown" not in test:
+        return "one of its tests did not run to its end"
+    passed = test.get("outcome") == "passed"
+    # A partial award ends its test normally; every other lost point raises.
+    if passed is not (outcome.status is Status.PASS or outcome.partial):
+        return f"pytest says {test.get('outcome')!r}, the record says {outcome.status.value!r}"
+    return ""
