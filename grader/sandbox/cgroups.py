@@ -86,7 +86,7 @@ def _candidates() -> list[Hierarchy]:
 
 @functools.cache
 def hierarchy() -> Hierarchy:
-    """The hierarchy in which a group was made, limited and joined just now; `NONE` where that failed. Costs 3 ms once."""
+    """The hierarchy in which a group could be made, limited and joined; `NONE` where that failed. Costs 3 ms once."""
     for candidate in _candidates():
         group = None
         try:
@@ -167,7 +167,7 @@ class Group:
         return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
     def peak_bytes(self) -> int:
-        """Most memory charged at a time (page cache and tmpfs included); 0 where the kernel doesn't say (v2 before 5.19)."""
+        """Most memory charged at a time (page cache and tmpfs too); 0 where the kernel doesn't say (v2 before 5.19)."""
         try:
             return int(self._memory_file("memory.peak", "memory.max_usage_in_bytes").read_text())
         except OSError:

@@ -1,4 +1,4 @@
-"""Which files a worker's Python needs, and which of them must stay hidden: the allowlist behind mounts and Landlock rules."""
+"""Which files a worker's Python needs and which must stay hidden: the allowlist behind mounts and Landlock rules."""
 
 from __future__ import annotations
 
@@ -137,7 +137,8 @@ def cuda_devices() -> list[Path]:
 def cuda_library_dirs() -> list[Path]:
     """Folders of CUDA libraries that the loader is pointed to and that lie outside /usr."""
     named = [Path(p) for p in os.environ.get("LD_LIBRARY_PATH", "").split(":") if p]
-    named += [Path("/usr/local/cuda").resolve(), *(Path(os.environ[v]) for v in ("CUDA_HOME", "CUDA_PATH") if v in os.environ)]
+    named += [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    named.append(Path("/usr/local/cuda").resolve())
     return [path for path in dict.fromkeys(named) if path.is_dir() and path != Path("/")]
 
 

@@ -127,5 +127,5 @@ def ruleset(
 
 def judge_proc_files() -> list[Path]:
     """Files of /proc that libraries read at import and that tell nothing about other processes."""
-    names = ("cpuinfo", "meminfo", "stat", "filesystems", "version", "uptime", "loadavg", "sys/kernel", "sys/vm", "driver")
+    names = ("cpuinfo", "meminfo", "stat", "filesystems", "version", "uptime", "sys/kernel", "sys/vm", "driver")
     return [Path("/proc") / name for name in names if os.path.exists(f"/proc/{name}")]

@@ -165,9 +165,7 @@ def _landlock(spec: LaunchSpec, worker: Path, scratch: Path) -> dict[str, object
     if spec.device == "cuda":
         readable += [Path("/sys"), *cuda_library_dirs()]
         devices += cuda_devices()
-    rules = landlock.ruleset(
-        readable=readable, writable=[scratch], devices=devices, hidden=spec.isolation.protect
-    )
+    rules = landlock.ruleset(readable=readable, writable=[scratch], devices=devices, hidden=spec.isolation.protect)
     return rules.as_json()
 
 
@@ -187,6 +185,13 @@ class _Plan:
     @property
     def scratch(self) -> Path:
         return self.folder / "scratch"
+
+    @property
+    def submission_dir(self) -> str | None:
+        """The stage's path as the worker sees it."""
+        if self.spec.stage is None:
+            return None
+        return bubblewrap.SUBMISSION_DIR if self.sealed else str(self.spec.stage)
 
     def prepare(self) -> None:
         spec, level = self.spec, self.spec.isolation.level
@@ -224,12 +229,12 @@ class _Plan:
         """The bootstrap's configuration: see `grader.worker.bootstrap`."""
         spec, isolation = self.spec, self.spec.isolation
         held = self.group.folders if self.group is not None else {}
+        program = seccomp.program(unix_sockets=self.sealed) if seccomp.supported() else b""
         return {
             "supervise": not self.sealed,
             "judge_pid": os.getpid(),
             "socket_fd": socket_fd,
             "uid": self.lease.uid if self.lease is not None else None,
-            "drop_capabilities": os.geteuid() == 0,
             "rlimits": limits.rlimits(
                 spec.limits,
                 device=spec.device,
@@ -237,7 +242,7 @@ class _Plan:
                 tasks=limits.task_limit(spec.limits, isolation.level),
             ),
             "landlock": _landlock(spec, worker, self.scratch),
-            "seccomp": base64.b64encode(seccomp.program(unix_sockets=self.sealed)).decode() if seccomp.supported() else "",
+            "seccomp": base64.b64encode(program).decode(),
             "directory": "/tmp" if self.sealed else str(self.scratch),
             "path": [bubblewrap.WORKER_DIR if self.sealed else str(worker), *python_files().import_dirs],
             "entry": spec.entry,
@@ -311,10 +316,10 @@ def _start(plan: _Plan, child_socket: socket.socket, pipe_fd: int, info_fd: int)
         environment = variables(
             device=spec.device,
             tmp="/tmp" if plan.sealed else str(plan.scratch),
-            submission=None if spec.stage is None else bubblewrap.SUBMISSION_DIR if plan.sealed else str(spec.stage),
+            submission=plan.submission_dir,
             extra={"GRADE_RUNTIME": spec.runtime, rundir.TAG_VARIABLE: rundir.run_id(), **spec.env},
         )
-        passed = (*fds, child_socket.fileno(), info_fd)
+        passed = (*fds, child_socket.fileno(), *([info_fd] if plan.sealed else []))
 
         def start() -> subprocess.Popen[bytes]:
             return subprocess.Popen(
@@ -332,7 +337,10 @@ def _start(plan: _Plan, child_socket: socket.socket, pipe_fd: int, info_fd: int)
 
 
 def _read_init_pid(info: int) -> int | None:
-    """The pid (as seen from here) of the first process in the worker's pid namespace; None when bubblewrap failed."""
+    """The pid (as seen from here) of the first process in the worker's pid namespace.
+
+    None when bubblewrap failed, or isn't used: then nobody writes and the pipe ends at once.
+    """
     with open(info, "rb") as file:
         text = file.read()
     return int(json.loads(text)["child-pid"]) if text.strip() else None
@@ -359,11 +367,12 @@ def launch(spec: LaunchSpec) -> LaunchedWorker:
             except BaseException:
                 fds += [pipe_read, info_read]
                 raise
-        init_pid = _read_init_pid(info_read) if plan.sealed else _discard(info_read)
+        init_pid = _read_init_pid(info_read)
         worker = LaunchedWorker(
             sock=ours,
             process=process,
             isolation=spec.isolation,
+            submission_dir=plan.submission_dir,
             group=plan.group,
             lease=plan.lease,
             folder=plan.folder,
@@ -373,10 +382,6 @@ def launch(spec: LaunchSpec) -> LaunchedWorker:
         undo.pop_all()
     _await_ready(worker)
     return worker
-
-
-def _discard(fd: int) -> None:
-    os.close(fd)
 
 
 def _await_ready(worker: LaunchedWorker) -> None:
@@ -399,6 +404,7 @@ def _await_ready(worker: LaunchedWorker) -> None:
     worker.kill()
     wrote = worker.output.data.decode(errors="replace").strip()[-2000:]
     raise InfrastructureError(
-        f"The worker could not be set up at level `{worker.level}`: {problem or reason.detail}. It wrote: {wrote or 'nothing'}",
+        f"The worker could not be set up at level `{worker.level}`: {problem or reason.detail}. "
+        f"It wrote: {wrote or 'nothing'}",
         hint="Run `grade doctor`.",
     )

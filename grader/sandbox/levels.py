@@ -28,7 +28,7 @@ from grader.sandbox.environment import (
 Level = Literal["sealed", "uid", "process"]
 LEVELS: tuple[Level, ...] = ("sealed", "uid", "process")
 FORBID_VARIABLE = "GRADE_FORBID_NAMESPACES"
-"""A testing aid: set to anything, it makes the machine look like one without namespaces. It can only weaken the level."""
+"""A testing aid: set to anything, it makes the machine look like one without namespaces. It can only weaken."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,8 @@ def _uid_obstacle(protect: tuple[Path, ...]) -> str:
     if not landlock.abi():
         open_paths = readable_by_others(protect)
         if open_paths:
-            return f"any uid can read {open_paths[0]} and the kernel has no Landlock (try `chmod -R o-rwx {open_paths[0]}`)"
+            first = open_paths[0]
+            return f"any uid can read {first} and the kernel has no Landlock (try `chmod -R o-rwx {first}`)"
     return ""
 
 
@@ -134,7 +135,12 @@ def _mechanisms(level: Level) -> dict[str, str]:
     rules, filtered, root = landlock.abi(), seccomp.supported(), os.geteuid() == 0
     sampled = "RLIMIT_DATA + sampling"
     by_level = {
-        "sealed": ("mount namespace", "network namespace", "pid namespace", "uid of its own" if root else "user namespace"),
+        "sealed": (
+            "mount namespace",
+            "network namespace",
+            "pid namespace",
+            "uid of its own" if root else "user namespace",
+        ),
         "uid": (
             "landlock" if rules else "file modes",
             "seccomp" if filtered else "none",

@@ -82,7 +82,8 @@ class Bounds:
         if self.tasks is not None and sample.tasks > self.tasks:
             return "killed", f"ran {sample.tasks} processes and threads, allowed {self.tasks}"
         if self.scratch_bytes is not None and sample.scratch_bytes > self.scratch_bytes:
-            return "killed", f"filled {sample.scratch_bytes // mib} MiB of scratch files, allowed {self.scratch_bytes // mib} MiB"
+            used, allowed = sample.scratch_bytes // mib, self.scratch_bytes // mib
+            return "killed", f"filled {used} MiB with files, allowed {allowed} MiB"
         return None
 
 

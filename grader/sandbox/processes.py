@@ -66,11 +66,7 @@ def owned_by(uid: int) -> list[int]:
 
 def tagged(entry: bytes) -> list[int]:
     """Processes that were started with the environment entry `entry` (``NAME=value``)."""
-    return [
-        pid
-        for pid in all_pids()
-        if pid != os.getpid() and entry in _read(f"/proc/{pid}/environ").split(b"\0")
-    ]
+    return [pid for pid in all_pids() if pid != os.getpid() and entry in _read(f"/proc/{pid}/environ").split(b"\0")]
 
 
 def task_count(pids: list[int]) -> int:

@@ -1,4 +1,4 @@
-"""A system-call filter (classic BPF) as a second wall inside every sandbox, and the only one for the network without namespaces.
+"""A system-call filter (classic BPF): a second wall in every sandbox, the only one for the network without namespaces.
 
 The program is made here and loaded by the worker's bootstrap. Numbers: the kernel's
 arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h (aarch64).

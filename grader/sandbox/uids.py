@@ -48,7 +48,7 @@ def _lock_dir() -> Path:
         if status.st_uid == os.geteuid() and not status.st_mode & 0o077 and path.is_dir() and not path.is_symlink():
             return path
     raise InfrastructureError(
-        f"No folder for the locks of workers' uids: {' and '.join(map(str, LOCK_DIRS))} can't be made or aren't ours alone.",
+        f"No folder for the locks of uids: {LOCK_DIRS[0]} and {LOCK_DIRS[1]} can't be made or aren't ours alone.",
         hint="Remove them, or mount /run writable.",
     )
 

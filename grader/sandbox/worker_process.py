@@ -1,4 +1,4 @@
-"""A running worker as the judge holds it: its socket, its output, how it ended, and the certain end of its whole tree."""
+"""A running worker as the judge holds it: socket, output, how it ended, and the certain end of its whole tree."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ExitReason:
 
 
 def decode(code: int) -> ExitReason:
-    """What a wrapper's exit code says: 128 + n stands for signal n, as shells, bubblewrap and our supervisor have it."""
+    """What a wrapper's exit code says: 128 + n stands for signal n, as bubblewrap and our supervisor have it."""
     number = -code if code < 0 else code - SIGNAL_BASE
     if number in set(signal.Signals):
         return ExitReason("signal", f"ended by {signal.Signals(number).name} (signal {number})", code=number)
@@ -55,6 +55,7 @@ class LaunchedWorker:
     Attributes:
         sock: the judge's end of the protocol.
         pid: of the outermost process (bubblewrap, or the supervisor).
+        submission_dir: where the worker finds the staged submission; None when it has none.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class LaunchedWorker:
         sock: socket.socket,
         process: subprocess.Popen[bytes],
         isolation: Isolation,
+        submission_dir: str | None,
         group: cgroups.Group | None,
         lease: uids.UidLease | None,
         folder: Path,
@@ -71,6 +73,7 @@ class LaunchedWorker:
         self.sock = sock
         self.pid = process.pid
         self.isolation = isolation
+        self.submission_dir = submission_dir
         self._process = process
         self._group = group
         self._lease = lease
@@ -138,7 +141,7 @@ class LaunchedWorker:
         return max(self._peak_bytes, sampled, processes.peak_resident_bytes(self.worker_pid()))
 
     def resident_peak_bytes(self) -> int:
-        """The kernel's high-water mark of the main process's resident set: not forgeable from inside; 0 when it's gone."""
+        """The kernel's high-water mark of the main process's resident set, not forgeable from inside; 0 when gone."""
         return processes.peak_resident_bytes(self.worker_pid())
 
     def reset_peak(self) -> int:
@@ -165,7 +168,8 @@ class LaunchedWorker:
     def _reason(self) -> ExitReason:
         verdict = self._monitor.verdict if self._monitor is not None else None
         if verdict is not None:
-            return ExitReason("oom" if verdict[0] == "oom" else "killed", f"ended by the grader: {verdict[1]}", verdict[1])
+            kind, limit = verdict
+            return ExitReason("oom" if kind == "oom" else "killed", f"ended by the grader: it {limit}", limit)
         ended = self._process.poll()
         if self._group is not None and self._group.oom_kills() and ended not in (None, 0):
             allowed = "the memory limit of its control group was reached"
@@ -200,7 +204,7 @@ class LaunchedWorker:
             self._process.send_signal(number)
 
     def _stop_supervised(self) -> None:
-        """Let the supervisor kill everything that it adopted; then look for strays, should it have been killed itself."""
+        """Let the supervisor kill what it adopted; then look for strays, should it have been killed itself."""
         self._signal(signal.SIGTERM)
         try:
             self._process.wait(KILL_TIMEOUT_S)

@@ -99,13 +99,21 @@ def change_uid(uid: int) -> None:
         raise OSError(f"still uid {os.getresuid()}, gid {os.getresgid()}, groups {os.getgroups()}")
 
 
-def drop_capabilities() -> None:
-    """Give up every capability while uid 0 stays: now, and on any later exec."""
+def empty_bounding_set() -> None:
+    """Let no later exec bring a capability back, for a process that stays uid 0."""
     for number in range(CAPABILITY_COUNT):
         try:
             prctl(PR_CAPBSET_DROP, number)
         except OSError:
             break
+
+
+def drop_capabilities() -> None:
+    """Give up every capability, inheritable and ambient ones too.
+
+    Raises:
+        OSError: the kernel refused.
+    """
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     header = struct.pack("Ii", CAPABILITY_VERSION, 0)
     empty = struct.pack("6I", 0, 0, 0, 0, 0, 0)
@@ -131,12 +139,7 @@ def apply_landlock(ruleset: dict[str, Any]) -> None:
 
 def apply_seccomp(program: bytes) -> None:
     filter_program = FilterProgram(len(program) // 8, program)
-    _check(
-        _libc.prctl(
-            PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.byref(filter_program), ctypes.c_ulong(0), ctypes.c_ulong(0)
-        ),
-        "prctl(PR_SET_SECCOMP)",
-    )
+    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(filter_program))
 
 
 def confine(config: dict[str, Any]) -> None:
@@ -148,8 +151,9 @@ def confine(config: dict[str, Any]) -> None:
     apply_rlimits(config["rlimits"])
     if config["uid"] is not None:
         change_uid(config["uid"])
-    elif config["drop_capabilities"]:
-        drop_capabilities()
+    else:
+        empty_bounding_set()
+    drop_capabilities()
     # A change of uid makes /proc/self unreadable to oneself; libraries look at maps and fd there.
     prctl(PR_SET_DUMPABLE, 1)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
@@ -275,7 +279,11 @@ def main() -> None:
     os.makedirs(os.environ["HOME"], exist_ok=True)
     prepare_imports(config["path"])
     os.write(SOCKET_FD, READY)
-    importlib.import_module(f"grader_worker.{config['entry']}").main()
+    module = importlib.import_module(f"grader_worker.{config['entry']}")
+    # From here on the package imports its own modules through its own path; a submission's files can't be mixed up
+    # with them.
+    sys.path.remove(config["path"][0])
+    module.main()
 
 
 if __name__ == "__main__":
