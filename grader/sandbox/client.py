@@ -1,0 +1,199 @@
+"""One conversation with one worker: requests, replies, and every way in which it can go wrong told as a failure."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from typing import Any
+
+from grader.course import Limits
+from grader.errors import InfrastructureError
+from grader.sandbox.failures import (
+    ContractViolated,
+    Crashed,
+    ImportFailed,
+    OutOfMemory,
+    Phase,
+    SubmissionRaised,
+    TimedOut,
+)
+from grader.sandbox.hosting import Hosts
+from grader.sandbox.worker_process import LaunchedWorker
+from grader.worker.channel import Channel, ClosedError, DeadlineError, Frame
+from grader.worker.codec import Encoder
+from grader.worker.wire import MAX_BYTES, ProtocolError
+
+START_TIMEOUT_S = 120.0
+"""Loading torch, Triton and CUDA from a cold disk; no submission is there yet."""
+MAX_CUDA_BYTES = 1 << 30
+MAX_TEXT = 2000
+SHOWN_OUTPUT = 500
+MIB = 1 << 20
+
+
+class WorkerClient:
+    """Talks to a launched worker. After any failure but the submission's own exception it's closed: start another.
+
+    Args:
+        launched: a worker that has not been spoken to.
+        limits: of the lab; named in messages.
+        device: `cuda` allows larger messages.
+    """
+
+    def __init__(self, launched: LaunchedWorker, limits: Limits, device: str = "cpu") -> None:
+        self.launched = launched
+        self.closed = False
+        self._limits = limits
+        # A child of the worker's may hold the socket open after the worker's end: then its process tells.
+        self._exit_fd = os.pidfd_open(launched.pid)
+        max_bytes = MAX_CUDA_BYTES if device == "cuda" else MAX_BYTES
+        self._channel = Channel(launched.sock, max_bytes=max_bytes, peer_exit_fd=self._exit_fd)
+
+    def start(self, runtime: str, device: str, *, submission: bool) -> dict[str, str]:
+        """Have the worker load its libraries.
+
+        Returns:
+            versions by library.
+
+        Raises:
+            InfrastructureError: it can't; no submission has been read yet.
+        """
+        body = {"runtime": runtime, "device": device, "submission": submission}
+        try:
+            versions = self.request("start", body, timeout_s=START_TIMEOUT_S, doing="loading its libraries")
+        except (Crashed, TimedOut, OutOfMemory, ContractViolated, SubmissionRaised) as failure:
+            wrote = self.last_output()
+            self.close()
+            raise InfrastructureError(
+                f"A worker with runtime `{runtime}` on {device} didn't start: {failure.message} {wrote}".rstrip(),
+                hint="Run `grade doctor`.",
+            ) from failure
+        return {str(name): str(version) for name, version in dict(versions).items()}
+
+    def request(
+        self,
+        kind: str,
+        body: dict[str, Any],
+        *,
+        timeout_s: float,
+        doing: str,
+        phase: Phase = "call",
+        hosts: Hosts | None = None,
+    ) -> Any:
+        """One request and its one reply.
+
+        Returns:
+            what the worker answered; for a `call` the table of the value and what its options asked for.
+
+        Args:
+            doing: what the worker does meanwhile, for messages, e.g. "calling `merge`".
+            hosts: objects that the worker may call back during the request.
+
+        Raises:
+            WorkerFailure: see the classes in `failures`. InfrastructureError: the fault is ours.
+        """
+        number = secrets.randbits(53)
+        deadline = time.monotonic() + timeout_s
+        try:
+            if self._channel.has_input():
+                raise ProtocolError("a message that nobody asked for")
+            self._channel.send(kind, number, body, deadline=deadline)
+            frame = self._reply(number, deadline, hosts)
+            value = frame.value()
+            if self._channel.has_input():
+                raise ProtocolError("a second reply to one request")
+        except DeadlineError as error:
+            self.close()
+            raise TimedOut(f"No answer after {timeout_s:g} s (the limit) while {doing}.", phase=phase) from error
+        except ProtocolError as error:
+            self.close()
+            raise ContractViolated(
+                f"The grader's connection to the submission carried {error}, while {doing}. "
+                "Code that writes to inherited descriptors, or threads that outlive a call, can do this.",
+                phase=phase,
+            ) from error
+        except ClosedError as error:
+            raise self._ended(doing, phase) from error
+        except BaseException:  # a hosted object of ours failed, or Ctrl-C: the worker is in the middle of a call
+            self.close()
+            raise
+        reply = self._value(frame.kind, value, doing, phase)
+        return reply if kind == "call" else reply["value"]
+
+    def _reply(self, number: int, deadline: float, hosts: Hosts | None) -> Frame:
+        calls = 0
+        while True:
+            frame = self._channel.receive(deadline)
+            if frame.id != number:
+                raise ProtocolError("a reply to another request")
+            if frame.kind != "host_call":
+                return frame
+            calls += 1
+            if hosts is None:
+                raise ProtocolError("a call of a hosted object where none is")
+            kind, answer = hosts.answer(frame.value(), calls)
+            self._channel.send(kind, number, answer, deadline=deadline, encoder=Encoder())
+
+    def _value(self, kind: str, value: Any, doing: str, phase: Phase) -> dict[str, Any]:
+        """The table of a result; any other reply is raised as what it stands for."""
+        table: dict[str, Any] = value if type(value) is dict else {}
+        if kind == "result" and "value" in table:
+            return table
+        message = str(table.get("message", ""))[:MAX_TEXT]
+        if kind == "raised":
+            raise self._raised(table, phase)
+        if kind == "missing":
+            raise ImportFailed(message)
+        if kind == "signature":
+            raise SubmissionRaised("TypeError", message, phase=phase)
+        if kind == "contract":
+            raise ContractViolated(message, phase=phase)
+        if kind == "fault":
+            self.close()
+            raise InfrastructureError(f"The worker failed while {doing}: {message}", hint="Report this as a bug.")
+        self.close()
+        raise ContractViolated(f"The grader's connection carried an unknown reply while {doing}.", phase=phase)
+
+    def _raised(self, value: dict[str, Any], phase: Phase) -> OutOfMemory | SubmissionRaised | ImportFailed:
+        type_name, text, where = (str(value.get(key, ""))[:MAX_TEXT] for key in ("type", "text", "where"))
+        if value.get("memory") is True:
+            self.close()
+            at = f" at {where}" if where else ""
+            return OutOfMemory(
+                f"Memory ran out{at} ({type_name}): the limit is {self._limits.memory_mib} MiB.", phase=phase
+            )
+        frames = value.get("frames")
+        shown = tuple(str(frame)[:MAX_TEXT] for frame in frames[:6]) if type(frames) is list else ()
+        raised = SubmissionRaised(type_name, text, where, shown, phase=phase)
+        return ImportFailed(f"The import failed at {raised.message}") if phase == "import" else raised
+
+    def _ended(self, doing: str, phase: Phase) -> Crashed | OutOfMemory:
+        reason = self.launched.exit_reason()
+        wrote = self.last_output()
+        self.close()
+        if reason.kind == "oom":
+            return OutOfMemory(
+                f"Stopped while {doing}: {reason.limit or 'out of memory'} (limit {self._limits.memory_mib} MiB).",
+                phase=phase,
+            )
+        detail = "closed the grader's connection" if reason.kind == "running" else reason.detail
+        return Crashed(f"The process {detail} while {doing}. {wrote}".rstrip(), phase=phase)
+
+    def last_output(self) -> str:
+        """The end of what the worker printed, as a sentence; empty when it printed nothing."""
+        text = self.launched.output.data.decode(errors="replace").strip()
+        if not text:
+            return ""
+        cut = "…" if len(text) > SHOWN_OUTPUT else ""
+        return f"It printed last: {cut}{text[-SHOWN_OUTPUT:]}"
+
+    def close(self) -> None:
+        """End the worker and everything that it started. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        self.launched.kill()
+        with contextlib.suppress(OSError):
+            os.close(self._exit_fd)

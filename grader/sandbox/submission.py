@@ -1,0 +1,407 @@
+"""A submission as a hidden test sees it: functions to call, behind the boundary.
+
+Workers start on the first use of a mode, and anew after a crash, a timeout or a breach of the protocol. What the
+submission raises, prints or returns arrives here as data only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from grader.course import Lab
+from grader.sandbox.client import WorkerClient
+from grader.sandbox.failures import ContractViolated, SubmissionRaised, WorkerFailure
+from grader.sandbox.hosting import Hosted, Hosts
+from grader.sandbox.launch import LaunchSpec, launch
+from grader.sandbox.levels import Isolation
+from grader.sandbox.worker_process import LaunchedWorker
+from grader.worker.traffic_model import Traffic
+from grader.worker.wire import Tensor
+
+if TYPE_CHECKING:
+    from grader.profiles import HardwareProfile
+    from grader.sandbox.stage import Staged
+
+Device = Literal["cpu", "cuda"]
+Capture = dict[str, Any]
+RUN = "run"
+CAPTURE_PREFIX = "capture:"
+MAX_ARTIFACT_BYTES = 64 << 20
+POISON_SETTING = "1"
+"""MALLOC_PERTURB_: malloc hands out bytes of 0xFE, NaN in float16 and huge in every other float type."""
+MEASURE_SLACK_BYTES = 16 << 20
+"""How far the process may grow beyond what its allocations say before the allocations aren't believed."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A call's value and the traffic of the kernels that it launched."""
+
+    value: Any
+    traffic: Traffic
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A call's value and the most memory that it held at a time beyond what it was given.
+
+    Attributes:
+        peak_bytes: by Python's and NumPy's allocations where the process's own growth doesn't contradict them.
+        peak_bytes_source: ``allocations``, or ``process`` when they were contradicted.
+        resident_bytes: growth of the process's resident set as the kernel saw it; can't be forged, but misses reuse
+            of memory that the process had already.
+    """
+
+    value: Any
+    peak_bytes: int
+    peak_bytes_source: Literal["allocations", "process"]
+    resident_bytes: int
+
+
+@dataclass(frozen=True)
+class Mutated:
+    """A call's value and what the arguments that it may change hold afterwards, by parameter name."""
+
+    value: Any
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """A call's value and the gradients of its arguments by parameter name; None where the graph reaches none."""
+
+    value: Any
+    gradients: dict[str, Tensor | None]
+
+
+@dataclass
+class _Mode:
+    """One worker's settings, the worker while it runs, and the imports that failed (they aren't tried again)."""
+
+    env: dict[str, str]
+    device: Device
+    client: WorkerClient | None = None
+    loaded: set[str] = field(default_factory=set)
+    failed: dict[str, WorkerFailure] = field(default_factory=dict)
+
+
+class Submission:
+    """One staged submission of one lab.
+
+    Args:
+        staged: the submission's folder, as `grader.sandbox.stage.stage` made it.
+        device: where tensors live and kernels run; `cpu` runs Triton's kernels in its interpreter.
+        target: the hardware profile that captures answer for.
+    """
+
+    def __init__(
+        self,
+        staged: Staged,
+        lab: Lab,
+        isolation: Isolation,
+        device: Device = "cpu",
+        target: HardwareProfile | None = None,
+        *,
+        launcher: Callable[[LaunchSpec], LaunchedWorker] = launch,
+    ) -> None:
+        self.device: Device = device
+        self.lab = lab
+        self.target = target
+        self.versions: dict[str, str] = {}
+        self._staged = staged
+        self._isolation = isolation
+        self._launcher = launcher
+        self._modes: dict[str, _Mode] = {}
+        self._module = next((name for name in lab.files.edit if name.endswith(".py")), lab.files.edit[0])
+        self._module = self._module.removesuffix(".py").replace("/", ".")
+        self._last: WorkerClient | None = None
+
+    def __enter__(self) -> Submission:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every worker. A later call would start them again."""
+        for mode in self._modes.values():
+            if mode.client is not None:
+                mode.client.close()
+                mode.client = None
+
+    # Calls
+
+    def call(
+        self,
+        function: str,
+        /,
+        *args: Any,
+        module: str | None = None,
+        timeout_s: float | None = None,
+        forbid_warnings: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Call a function of the submission with fresh, guarded copies of the arguments.
+
+        Arrays come back as arrays, tensors as `Tensor`, named tuples and dataclasses as `Record`; a type that the lab
+        doesn't ask for is for the test to refuse.
+
+        Args:
+            module: name without ``.py``; the first file that the student edits by default.
+            timeout_s: instead of the lab's limit on a call.
+            forbid_warnings: fail the call if it emits a warning.
+
+        Raises:
+            WorkerFailure: of the class that says how the call ended.
+        """
+        options = {"warnings": True} if forbid_warnings else {}
+        reply = self._perform(function, args, kwargs, module, timeout_s, options)
+        warned = reply.get("warnings") or []
+        if warned:
+            name, _, text = str(warned[0]).partition(": ")
+            raise SubmissionRaised(name, f"{text} (`{function}` must not warn)")
+        return reply["value"]
+
+    def traced_call(
+        self, function: str, /, *args: Any, module: str | None = None, timeout_s: float | None = None, **kwargs: Any
+    ) -> Traced:
+        """As `call`, and the traffic of the Triton kernels that ran; tensors are known by parameter name.
+
+        Raises:
+            WorkerFailure: see `call`.
+        """
+        reply = self._perform(function, args, kwargs, module, timeout_s, {"trace": True})
+        try:
+            traffic = Traffic.from_wire(reply["traffic"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ContractViolated(f"The traffic of `{function}` was not a record of the tracer's.") from error
+        return Traced(reply["value"], traffic)
+
+    def noop_call(
+        self, function: str, /, *args: Any, module: str | None = None, timeout_s: float | None = None, **kwargs: Any
+    ) -> Any:
+        """As `call`, with every Triton launch doing nothing: a right answer then wasn't the kernel's."""
+        return self._perform(function, args, kwargs, module, timeout_s, {"noop": True})["value"]
+
+    def mutating_call(
+        self,
+        function: str,
+        /,
+        *args: Any,
+        mutable: tuple[str, ...],
+        module: str | None = None,
+        timeout_s: float | None = None,
+        **kwargs: Any,
+    ) -> Mutated:
+        """As `call`, where the parameters named in `mutable` may be changed in place."""
+        reply = self._perform(function, args, kwargs, module, timeout_s, {"mutable": mutable})
+        return Mutated(reply["value"], self._table(reply, "mutated", function))
+
+    def gradient_call(
+        self,
+        function: str,
+        /,
+        *args: Any,
+        cotangents: list[Tensor | None],
+        module: str | None = None,
+        timeout_s: float | None = None,
+        **kwargs: Any,
+    ) -> Gradients:
+        """As `call`, then a backward pass from `cotangents` (one a result, in order; None for none)."""
+        reply = self._perform(function, args, kwargs, module, timeout_s, {"cotangents": cotangents})
+        return Gradients(reply["value"], self._table(reply, "gradients", function))
+
+    def measured_call(
+        self, function: str, /, *args: Any, module: str | None = None, timeout_s: float | None = None, **kwargs: Any
+    ) -> Measured:
+        """As `call`, and the peak of memory that it took, in a worker of its own.
+
+        The worker's count of its allocations is exact and forgeable; the kernel's view from outside is coarse and not.
+        The outside view decides when it's far above the claim.
+        """
+        self._discard(RUN)
+        client = self._ready(RUN, module or self._module)
+        before = client.launched.reset_peak()
+        reply = self._perform(function, args, kwargs, module, timeout_s, {"measure": True})
+        resident = max(client.launched.resident_peak_bytes() - before, 0)
+        claimed = reply.get("peak_bytes")
+        if type(claimed) is not int or claimed < 0:
+            raise ContractViolated(f"The memory that `{function}` took was not reported as a number.")
+        if resident > 2 * claimed + MEASURE_SLACK_BYTES:
+            return Measured(reply["value"], resident, "process", resident)
+        return Measured(reply["value"], claimed, "allocations", resident)
+
+    def signature(self, function: str, module: str | None = None) -> list[dict[str, str | None]]:
+        """Name, kind and default (as text) of each parameter.
+
+        Raises:
+            WorkerFailure: the function isn't there or doesn't tell.
+        """
+        name = module or self._module
+        client = self._ready(RUN, name)
+        body = {"module": name, "function": function}
+        shown = client.request(
+            "signature", body, timeout_s=self.lab.limits.call_s, doing=f"reading the signature of `{function}`"
+        )
+        if type(shown) is not list or not all(type(item) is dict for item in shown):
+            raise ContractViolated(f"The signature of `{function}` was not reported as a list.")
+        return shown
+
+    def capture(
+        self,
+        function: str,
+        /,
+        *args: Any,
+        profile: HardwareProfile | None = None,
+        module: str | None = None,
+        timeout_s: float | None = None,
+        **kwargs: Any,
+    ) -> Capture:
+        """What the function would launch on a GPU of that profile; nothing runs. See `grader/worker/capture.py`."""
+        target = profile or self.target
+        if target is None:
+            raise ValueError("capture needs a hardware profile")
+        name = module or self._module
+        mode = f"{CAPTURE_PREFIX}{target.name}"
+        client = self._ready(mode, name)
+        body = {
+            "module": name,
+            "function": function,
+            "args": list(args),
+            "kwargs": kwargs,
+            "target": target.model_dump(mode="json"),
+        }
+        captured = client.request(
+            "capture",
+            body,
+            timeout_s=timeout_s or self.lab.limits.compile_s,
+            doing=f"capturing the launches of `{function}`",
+            phase="compile",
+        )
+        if type(captured) is not dict:
+            raise ContractViolated(f"The launches of `{function}` were not reported as a table.", phase="compile")
+        return captured
+
+    def host(self, target: object, methods: tuple[str, ...], attributes: tuple[str, ...] = ()) -> Hosted:
+        """Offer an object of the judge's as an argument: its methods are called here, its attributes are copied.
+
+        With a method `next_block` the submission can iterate over it; None ends the iteration.
+        """
+        return Hosted(target, methods, attributes)
+
+    # The rest
+
+    def read_file(self, name: str, max_bytes: int = MAX_ARTIFACT_BYTES) -> bytes | None:
+        """A file of the staged submission; None if it isn't there.
+
+        Raises:
+            ContractViolated: it's larger than `max_bytes`.
+        """
+        root = Path(self._staged.path).resolve()
+        path = root / name
+        if not path.is_file() or not path.resolve().is_relative_to(root):
+            return None
+        with path.open("rb") as file:
+            content = file.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise ContractViolated(f"{name} is larger than {max_bytes} bytes.")
+        return content
+
+    def peak_bytes(self) -> int:
+        """Most memory that the worker of the last call held, as seen from outside, libraries included; 0 before one."""
+        return self._last.launched.peak_bytes() if self._last is not None else 0
+
+    @property
+    def output(self) -> bytes:
+        """What the submission printed in the worker of the last call, bounded; never to be parsed."""
+        return self._last.launched.output.data if self._last is not None else b""
+
+    def _perform(
+        self,
+        function: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        module: str | None,
+        timeout_s: float | None,
+        options: dict[str, Any],
+    ) -> dict[str, Any]:
+        name = module or self._module
+        client = self._ready(RUN, name)
+        hosts = Hosts()
+        body = {
+            "module": name,
+            "function": function,
+            "args": [hosts.replace(value) for value in args],
+            "kwargs": {key: hosts.replace(value) for key, value in kwargs.items()},
+            "options": options,
+        }
+        reply = client.request(
+            "call", body, timeout_s=timeout_s or self.lab.limits.call_s, doing=f"calling `{function}`", hosts=hosts
+        )
+        if type(reply) is not dict or "value" not in reply:
+            raise ContractViolated(f"`{function}` answered without a value.")
+        return reply
+
+    @staticmethod
+    def _table(reply: dict[str, Any], key: str, function: str) -> dict[str, Any]:
+        table = reply.get(key)
+        if type(table) is not dict:
+            raise ContractViolated(f"`{function}` answered without `{key}`.")
+        return table
+
+    def _ready(self, mode_name: str, module: str) -> WorkerClient:
+        """A running worker of that mode with the module imported."""
+        mode = self._modes.setdefault(mode_name, self._new_mode(mode_name))
+        if module in mode.failed:
+            raise mode.failed[module]
+        if mode.client is None or mode.client.closed:
+            mode.client, mode.loaded = self._start(mode), set()
+        self._last = mode.client
+        if module not in mode.loaded:
+            try:
+                mode.client.request(
+                    "import",
+                    {"module": module},
+                    timeout_s=self.lab.limits.import_s,
+                    doing=f"importing {module}.py",
+                    phase="import",
+                )
+            except WorkerFailure as failure:
+                mode.failed[module] = failure
+                raise
+            mode.loaded.add(module)
+        return mode.client
+
+    def _new_mode(self, name: str) -> _Mode:
+        env = {"MALLOC_PERTURB_": POISON_SETTING}
+        if name.startswith(CAPTURE_PREFIX):
+            return _Mode(env, "cpu")
+        if self.lab.runtime == "triton" and self.device == "cpu":
+            env["TRITON_INTERPRET"] = "1"
+        return _Mode(env, self.device)
+
+    def _start(self, mode: _Mode) -> WorkerClient:
+        spec = LaunchSpec(
+            isolation=self._isolation,
+            limits=self.lab.limits,
+            stage=Path(self._staged.path),
+            runtime=self.lab.runtime,
+            device=mode.device,
+            env=mode.env,
+        )
+        client = WorkerClient(self._launcher(spec), self.lab.limits, mode.device)
+        try:
+            self.versions = client.start(self.lab.runtime, mode.device, submission=True)
+        except BaseException:
+            client.close()
+            raise
+        return client
+
+    def _discard(self, mode_name: str) -> None:
+        mode = self._modes.get(mode_name)
+        if mode is not None and mode.client is not None:
+            mode.client.close()
+            mode.client = None

@@ -1,0 +1,223 @@
+"""The worker's loop: load the runtime, then answer one request after another with exactly one reply each.
+
+Everything that the loop needs is bound before the submission's folder comes on `sys.path`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import os
+import platform
+import socket
+import sys
+import threading
+import traceback
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from . import calls
+from .calls import Arguments, Options, RaisedError
+from .channel import Channel, ClosedError, Frame
+from .codec import Encoder
+from .guards import ContractError
+from .hosting import HostRefusedError, make_stub
+from .loading import MissingError, SignatureError, Submission, parameters
+from .wire import HostRef, Json, Leaf, UnsendableError, WireError, numpy_value
+
+SOCKET_FD = 3
+SUBMISSION_VARIABLE = "GRADE_SUBMISSION_DIR"
+HIGH_FD = 100
+"""The socket moves up here, out of the way of code that closes or reuses the first descriptors."""
+MAX_FAULT_TEXT = 4000
+KEPT_BYTES = 64 << 20
+"""The last call's buffers are kept alive up to this size."""
+
+_exit, _flush_stdout, _flush_stderr = os._exit, sys.stdout.flush, sys.stderr.flush
+_format_exc = traceback.format_exc
+
+
+def run() -> None:
+    """Serve over descriptor 3 until the judge hangs up, then leave without running the submission's exit handlers."""
+    faulthandler.enable()
+    try:
+        _Worker(Channel(_take_socket(), max_bytes=1 << 62)).serve()
+    except ClosedError:
+        _exit(0)
+
+
+def _take_socket() -> socket.socket:
+    try:
+        descriptor = fcntl.fcntl(SOCKET_FD, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+    except OSError:  # RLIMIT_NOFILE is below it
+        descriptor = fcntl.fcntl(SOCKET_FD, fcntl.F_DUPFD_CLOEXEC, SOCKET_FD + 1)
+    os.close(SOCKET_FD)
+    return socket.socket(fileno=descriptor)
+
+
+class _Worker:
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._lock = threading.Lock()
+        self._request = 0
+        self._host_calls = 0
+        self._runtime = "numpy"
+        self._device = "cpu"
+        self._submission: Submission | None = None
+        self._kept: Arguments | None = None
+        self._handlers = {
+            "start": self._start,
+            "import": self._import,
+            "call": self._call,
+            "signature": self._signature,
+            "capture": self._capture,
+            "inspect": self._inspect,
+        }
+
+    def serve(self) -> None:
+        while True:
+            frame = self._channel.receive()
+            self._request, self._host_calls = frame.id, 0
+            kind, tree, buffers = self._answer(frame)
+            # A submission may have replaced or closed its streams: what it printed is a courtesy, the reply isn't.
+            with contextlib.suppress(Exception):
+                _flush_stdout()
+                _flush_stderr()
+            try:
+                self._channel.send_written(kind, frame.id, tree, buffers)
+            except UnsendableError as error:
+                self._channel.send("contract", frame.id, {"message": f"The result is too large: {error}."})
+
+    def _answer(self, frame: Frame) -> tuple[str, Json, list[Any]]:
+        """Kind, tree and buffers of the reply to one request, whatever happens in it."""
+        arguments = Arguments(self._stub)
+        reply: dict[str, Any]
+        try:
+            body = frame.value(arguments.leaf, arguments.ref, expand=True)
+            if frame.kind == "call":
+                tree, buffers = self._call(body, arguments)
+                return "result", tree, buffers
+            kind, reply = "result", {"value": self._handlers[frame.kind](body, arguments)}
+        except RaisedError as error:
+            kind, reply = "raised", self._describe(error.__cause__ or error)
+        except ContractError as error:
+            kind, reply = "contract", {"message": str(error)}
+        except (MissingError, SignatureError) as error:
+            kind, reply = type(error).__name__.removesuffix("Error").lower(), {"message": str(error)}
+        except MemoryError:
+            kind, reply = "raised", {"type": "MemoryError", "text": "", "where": "", "frames": [], "memory": True}
+        except Exception:  # noqa: BLE001 - a fault of ours is told to the judge, which counts it as one
+            kind, reply = "fault", {"message": _format_exc()[-MAX_FAULT_TEXT:]}
+        encoder = Encoder()
+        return kind, encoder.encode(reply), encoder.buffers
+
+    def _start(self, body: dict[str, Any], arguments: Arguments) -> dict[str, str]:
+        """Load the runtime's libraries, then make the submission's folder importable, after everything else."""
+        self._runtime, self._device = body["runtime"], body["device"]
+        versions = {"python": platform.python_version(), "numpy": np.__version__}
+        if self._runtime != "numpy":
+            versions["torch"] = import_module("torch").__version__
+            import_module(f"{__package__}.tensors")
+        if self._runtime == "triton":
+            versions["triton"] = import_module("triton").__version__
+            self._prepare_triton()
+        if body["submission"]:
+            folder = os.environ[SUBMISSION_VARIABLE]
+            self._submission = Submission(folder)
+            sys.path.append(folder)
+        return versions
+
+    def _prepare_triton(self) -> None:
+        import_module("triton.language")
+        for name in ("traffic", "capture"):
+            import_module(f"{__package__}.{name}")
+        if os.environ.get("TRITON_INTERPRET") == "1":
+            import_module(f"{__package__}.interpreter_fixes").apply()
+
+    def _import(self, body: dict[str, Any], arguments: Arguments) -> None:
+        try:
+            self._files().load(body["module"])
+        except MissingError:
+            raise
+        except BaseException as error:
+            raise RaisedError from error
+
+    def _call(self, body: dict[str, Any], arguments: Arguments) -> tuple[Json, list[Any]]:
+        function = self._files().function(body["module"], body["function"])
+        bound = self._files().bind(body["function"], function, body["args"], body["kwargs"])
+        options = Options(**body["options"])
+        arguments.name({**bound, "cotangents": options.cotangents}, options.mutable)
+        # The last call's buffers live until this call's are allocated, so that no address comes twice in a row.
+        small = sum(guard.size for guard in arguments.guarded) <= KEPT_BYTES
+        self._kept = arguments if small else None
+        return calls.perform(
+            function,
+            body["args"],
+            body["kwargs"],
+            arguments,
+            options,
+            device=self._device,
+            with_torch=self._runtime != "numpy",
+        )
+
+    def _signature(self, body: dict[str, Any], arguments: Arguments) -> list[dict[str, str | None]]:
+        function = self._files().function(body["module"], body["function"])
+        try:
+            return parameters(function)
+        except (TypeError, ValueError) as error:
+            raise SignatureError(f"`{body['function']}` doesn't tell its parameters ({error}).") from error
+
+    def _capture(self, body: dict[str, Any], arguments: Arguments) -> Any:
+        capture = import_module(f"{__package__}.capture")
+        function = self._files().function(body["module"], body["function"])
+        self._files().bind(body["function"], function, body["args"], body["kwargs"])
+        try:
+            return capture.run(function, body["args"], body["kwargs"], body["target"])
+        except BaseException as error:
+            raise RaisedError from error
+
+    def _inspect(self, body: dict[str, Any], arguments: Arguments) -> Any:
+        return import_module(f"{__package__}.inspect_kernels").run(body["capture"], body["capabilities"])
+
+    def _files(self) -> Submission:
+        if self._submission is None:
+            raise RuntimeError("a request that needs a submission, in a worker that was started without one")
+        return self._submission
+
+    def _describe(self, error: BaseException) -> dict[str, Any]:
+        if self._submission is None:
+            return {"type": type(error).__name__, "text": str(error), "where": "", "frames": [], "memory": False}
+        return self._submission.describe(error)
+
+    def _stub(self, ref: HostRef) -> Any:
+        return make_stub(ref, self._ask)
+
+    def _ask(self, number: int, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One method call on an object of the judge's."""
+        leaves = calls.ResultLeaves([], with_torch=self._runtime != "numpy")
+        with self._lock:
+            self._host_calls += 1
+            call = {"n": self._host_calls, "object": number, "method": method, "args": list(args), "kwargs": kwargs}
+            try:
+                self._channel.send("host_call", self._request, call, encoder=Encoder(leaves))
+            except UnsendableError as error:
+                raise TypeError(f"{method}: {error}") from error
+            frame = self._channel.receive()
+            answer = frame.value(_plain_leaf)
+        if frame.kind == "host_refused":
+            raise HostRefusedError(answer)
+        if frame.kind != "host_result" or frame.id != self._request:
+            raise WireError(f"a {frame.kind} where the answer of a hosted object was due")
+        return answer
+
+
+def _plain_leaf(leaf: Leaf) -> Any:
+    """An array that the judge's object answers with; a tensor's parts become a tensor."""
+    if leaf.kind != "tensor":
+        return numpy_value(leaf)
+    from .tensors import GuardedTensor
+
+    return GuardedTensor(leaf).value
