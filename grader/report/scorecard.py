@@ -208,10 +208,14 @@ class Scorecard:
         if left_out:
             chosen = f" by -k {one_line(report.selection)}" if report.selection else ""
             yield f"{count(len(left_out), 'check')} not selected{chosen}."
+        skipped = [check for check in report.checks if check.status is Status.SKIPPED]
+        for reason in dict.fromkeys(one_line(check.message) for check in skipped):
+            if " (" in reason:
+                yield f"Skipped: {reason}"
         if report.public_only:
             yield "Public checks only: hidden checks decide the rest of the grade."
         if report.seed.source == "random" and report.seed.key:
-            yield f"Inputs were drawn from a random key; GRADE_SECRET={report.seed.key} draws them again."
+            yield "Inputs were drawn from a random key, kept in the JSON report as `seed.key`."
         provisional = sum("provisional" in threshold.source for threshold in report.thresholds)
         if provisional:
             yield f"{count(provisional, 'threshold')} provisional: not yet measured on this card."

@@ -87,10 +87,13 @@ def by_kind(report: Report) -> dict[Kind, Tally]:
 
 
 def skipped_points(checks: Iterable[CheckResult]) -> dict[str, float]:
-    """Reason → points of the checks that could not run here, in order of appearance."""
+    """Reason → points of the checks that could not run here, in order of appearance.
+
+    A reason's details, in parentheses at its end, are left to a note: they would part what belongs together.
+    """
     reasons: dict[str, float] = {}
     for check in checks:
         if check.status is Status.SKIPPED:
-            reason = one_line(check.message).rstrip(".")
+            reason = one_line(check.message).partition(" (")[0].rstrip(".")
             reasons[reason] = reasons.get(reason, 0.0) + check.max_points
     return reasons

@@ -121,7 +121,7 @@ def starter_fails() -> Report:
     return report(
         outcomes(
             **dict.fromkeys(names, todo),
-            speed_sdpa={"status": Status.SKIPPED, "message": "needs a GPU"},
+            speed_sdpa={"status": Status.SKIPPED, "message": "needs an NVIDIA GPU (nvidia-smi is not installed)"},
             benchmark={"status": Status.FAIL, "message": "benchmark.csv is missing from the submission."},
         )
     )
@@ -145,7 +145,7 @@ def mixture() -> Report:
                 "message": "O is wrong where q_len and k_len differ.",
                 "diagnosis": MASK_TOP_LEFT,
             },
-            speed_sdpa={"status": Status.SKIPPED, "message": "needs a GPU"},
+            speed_sdpa={"status": Status.SKIPPED, "message": "needs an NVIDIA GPU (nvidia-smi is not installed)"},
             benchmark={"status": Status.FAIL, "points": 2.5, "message": "3 of 4 rows have no paired test."},
         )
     )
@@ -183,14 +183,14 @@ def gpu_only_selected() -> Report:
     return report(
         outcomes(
             **{row.id.replace("-", "_"): skipped for row in ROWS if row.id != "speed-sdpa"},
-            speed_sdpa={"status": Status.SKIPPED, "message": "needs a GPU"},
+            speed_sdpa={"status": Status.SKIPPED, "message": "needs an NVIDIA GPU (nvidia-smi is not installed)"},
         ),
         selection="speed",
     )
 
 
 def public_only() -> Report:
-    absent = {"status": Status.SKIPPED, "message": "hidden checks are not in this copy of the course"}
+    absent = {"status": Status.SKIPPED, "message": "not in this copy of the course"}
     return report(
         outcomes(**{row.id.replace("-", "_"): absent for row in ROWS if row.hidden}),
         public_only=True,

@@ -151,8 +151,8 @@ def test_scorecard_is_the_same_twice() -> None:
     ("make", "line"),
     [
         (all_pass, "100/100"),
-        (mixture, "52.5/80 gradable here, 20 points need a GPU"),
-        (public_only, "60/60 gradable here, 40 points not run: hidden checks are not in this copy of the course"),
+        (mixture, "52.5/80 gradable here, 20 points need an NVIDIA GPU"),
+        (public_only, "60/60 gradable here, 40 points not run: not in this copy of the course"),
     ],
 )
 def test_summary_says_what_was_gradable(make, line) -> None:

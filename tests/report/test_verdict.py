@@ -74,4 +74,4 @@ def test_by_kind_covers_every_check_once() -> None:
 
 
 def test_skipped_points_add_up_by_reason() -> None:
-    assert skipped_points(gpu_only_selected().checks) == {"not selected": 80.0, "needs a GPU": 20.0}
+    assert skipped_points(gpu_only_selected().checks) == {"not selected": 80.0, "needs an NVIDIA GPU": 20.0}
