@@ -1,8 +1,8 @@
 """Softmax over a stream: safe, online, mergeable, blockwise, and bit-for-bit exact.
 
-Vocabulary: `row_max` running maximum m, (rows,); `row_sum` running denominator l, (rows,); `output_unnormalized` the sum
-of exp(s - m) * v before it is divided by l, (rows, head_dim); `rescale` the factor exp(old max - new max), (rows,).
-All statistics are base e. They live in the *statistics dtype*: float64 for float64 input, float32 for anything narrower.
+Vocabulary: `row_max` running maximum m, (rows,); `row_sum` running denominator l, (rows,); `output_unnormalized` the
+sum of exp(s - m) * v before it is divided by l, (rows, head_dim); `rescale` the factor exp(old max - new max), (rows,).
+All statistics are base e. They live in the *statistics dtype*: float64 for float64 input, float32 for narrower input.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def softmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
 
 
 def online_softmax_stats(blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Maximum and denominator of each row of a matrix that arrives in blocks of columns (Milakov and Gimelshein, alg. 3).
+    """Maximum and denominator of each row of a matrix that arrives in blocks of columns (arXiv 1805.02867, alg. 3).
 
     Args:
         blocks: at least one block, each (rows, width) with the same rows and dtype; each can be had once.
@@ -154,7 +154,7 @@ def blockwise_attention(
 
 
 # BEGIN SOLUTION
-# ln 2 in two parts: the first has 32 significant bits, so that n * LN2_HI is exact for |n| < 2**21; the second is the rest.
+# ln 2 in two parts. The first has 32 significant bits, so that n * LN2_HI is exact for |n| < 2**21.
 LN2_HI = float.fromhex("0x1.62e42feep-1")
 LN2_LO = float.fromhex("0x1.a39ef35793c76p-33")
 LOG2_E = 1.4426950408889634

@@ -86,21 +86,22 @@ def plot_table(rows: list[dict[str, str | int | float]], path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(9, 4), sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(9, 4.5), sharey=True, layout="constrained")
     panels = ((axes[0], "block", "length", max(LENGTHS)), (axes[1], "length", "block", min(BLOCKS)))
     for axis, along, fixed, value in panels:
         for dtype in DTYPES:
             for accumulate in ACCUMULATORS:
                 line = [r for r in rows if (r["dtype"], r["accumulate"], r[fixed]) == (dtype, accumulate, value)]
                 style = "o-" if accumulate == "float32" else "s--"
-                axis.plot([r[along] for r in line], [r["rms_error"] for r in line], style, label=f"{dtype}, {accumulate}")
+                errors = [r["rms_error"] for r in line]
+                axis.plot([r[along] for r in line], errors, style, label=f"{dtype}, {accumulate}")
         axis.set_xscale("log", base=2)
         axis.set_yscale("log", base=2)
         axis.set_xlabel(f"{along} (keys), at {fixed} {value}")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("RMS error of O over RMS of O, against float64")
-    axes[1].legend(title="working dtype, accumulator", fontsize="small")
-    figure.tight_layout()
+    lines, labels = axes[0].get_legend_handles_labels()
+    figure.legend(lines, labels, title="working dtype, accumulator", loc="outside lower center", ncols=4)
     figure.savefig(path, dpi=110)
     plt.close(figure)
     # END SOLUTION

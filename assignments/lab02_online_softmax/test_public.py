@@ -1,0 +1,94 @@
+"""Public checks of lab02."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from grader.judge import Judge, Submission, check
+from grader.judge.softmax import attention, exact, states, streams, table
+
+
+@check("softmax")
+@pytest.mark.parametrize(("dtype", "axis"), [("float64", 1), ("float32", -1), ("float16", 0)])
+def test_softmax_matches_along_any_axis(submission: Submission, judge: Judge, dtype: str, axis: int) -> None:
+    """Scores up to a few hundred (a few thousand in float64), some masked, one slice wholly masked."""
+    spread = {"float64": 1000.0, "float32": 120.0, "float16": 30.0}[dtype]
+    x = (judge.rng().standard_normal((5, 23, 7)) * spread).astype(dtype)
+    x[1:3, 4:9, 2] = -np.inf
+    masked = [3, 11, 4]
+    x[tuple(slice(None) if i == axis % 3 else masked[i] for i in range(3))] = -np.inf
+    got = submission.call("softmax", x, axis=axis)
+    states.judge_softmax(judge, x, axis, got, f"softmax along axis {axis}")
+
+
+@check("stream-stats")
+@pytest.mark.parametrize(("dtype", "widths"), [("float64", (7, 16, 3)), ("float32", (32,)), ("float64", (1,))])
+def test_stream_statistics_match_the_whole_row(
+    submission: Submission, judge: Judge, dtype: str, widths: tuple[int, ...]
+) -> None:
+    """Rows of spread 3, rising and falling, so that the maximum moves late, early and often."""
+    rng = judge.rng()
+    x = rng.standard_normal((6, 203)) * 3
+    x[1] += np.linspace(-60, 60, 203)
+    x[2] += np.linspace(60, -60, 203)
+    x[3, 150:] += 8
+    blocks = streams.cut(x.astype(dtype), widths)
+    result = streams.run_stream(submission, judge, "online_softmax_stats", blocks)
+    streams.judge_stats(judge, blocks, result, f"online_softmax_stats, blocks of {widths[0]}")
+
+
+@check("merge")
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_merge_of_two_halves_is_the_whole(submission: Submission, judge: Judge, dtype: str) -> None:
+    """Two sets of 40 and 29 keys; in half of the rows the larger maximum is on the left, in half on the right."""
+    rng = judge.rng()
+    scores, v = rng.standard_normal((8, 69)) * 2, rng.standard_normal((69, 5)) + 1
+    scores[:4, :40] += 3
+    scores[4:, 40:] += 3
+    a, b = (states.state_of(scores[:, part], v[part], np.dtype(dtype)) for part in (slice(40), slice(40, None)))
+    got = states.checked_state(judge, submission.call("merge", a, b), a, "merge")
+    states.judge_merge(judge, a, b, got, states.merged(a, b), "merge")
+
+
+@check("attention")
+@pytest.mark.parametrize(
+    ("block", "scale"), [(32, None), (1, None), (500, 0.5), (29, 0.75)], ids=["ragged", "single", "one-block", "scaled"]
+)
+def test_attention_matches_float64(submission: Submission, judge: Judge, block: int, scale: float | None) -> None:
+    """One head, 37 queries, 203 keys; the scores rise along the keys, so that the maximum moves in every block."""
+    rng = judge.rng()
+    q, k, v = rng.standard_normal((37, 24)), rng.standard_normal((203, 24)), rng.standard_normal((203, 24)) + 0.5
+    q[:, 0] = 2.0
+    k[:, 0] += np.linspace(-6, 6, 203)
+    case = attention.Case(q, k, v, block, scale=scale)
+    what = f"blockwise_attention, block {block}, scale {scale}"
+    attention.judge_attention(judge, case, attention.run_attention(submission, judge, case, what), what)
+
+
+@check("exact-small")
+def test_exact_statistics_keep_their_bits(submission: Submission, judge: Judge) -> None:
+    """61 entries a row, streamed one at a time, three at a time and all at once."""
+    x = judge.rng().standard_normal((5, 61)) * np.array([1, 4, 20, 60, 1])[:, None]
+    x[1] = np.sort(x[1])
+    x[2, :20] = -np.inf
+    x[4] = -np.inf
+    _, *whole = exact.one_shot(judge, submission.call("exact_softmax", x), x)
+    runs = []
+    for width in (1, 3, 61):
+        blocks = streams.cut(x, (width,))
+        result = streams.run_stream(submission, judge, "exact_softmax_stats", blocks)
+        runs.append((blocks, exact.stats_pair(judge, result, 5, "exact_softmax_stats")))
+    exact.judge_bits(judge, x, runs, (whole[0], whole[1]))
+
+
+@check("table-format")
+def test_table_has_every_point_of_the_grid(submission: Submission, judge: Judge) -> None:
+    """tolerance.csv: the columns, 36 points, each once, errors finite and not negative."""
+    raw = submission.read_file("tolerance.csv")
+    if raw is None:
+        judge.fail("tolerance.csv is missing. Run `python tolerance.py` in the lab's folder and hand the file in.")
+    try:
+        table.read_table(raw)
+    except table.TableError as error:
+        judge.fail(f"tolerance.csv: {error}.")

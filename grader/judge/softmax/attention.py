@@ -1,0 +1,275 @@
+"""One head of blockwise attention (lab02): oracle, comparison, known mistakes.
+
+The oracle works in float64 on the inputs as rounded to the working dtype. What an answer below float64 may be off by
+comes from emulated kernels on the same input, never from a fixed tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grader.judge.compare import absolute_error
+from grader.judge.oracle import AttentionCase, RowView
+from grader.judge.softmax.mistakes import (
+    Array,
+    Mistake,
+    Pair,
+    diagnose,
+    expect_arrays,
+    shift_of,
+    statistics_dtype,
+)
+from grader.judge.softmax.streams import SENTINELS, log_sum_exp
+from grader.judge.tolerance import forward_bounds
+
+if TYPE_CHECKING:
+    from grader.judge.recorder import Judge
+    from grader.sandbox.submission import Submission
+
+FLOAT64_ULPS = 256.0
+"""Allowed in float64, relative to the largest |V| and |LSE|: a few hundred keys, in any order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What `blockwise_attention` is called with.
+
+    Attributes:
+        q: (Sq, d). k, v: (Sk, d). All of one dtype.
+        block: keys a step. scale: None means 1/sqrt(d).
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    block: int
+    causal: bool = False
+    scale: float | None = None
+
+    @property
+    def factor(self) -> float:
+        return 1.0 / float(np.sqrt(self.q.shape[1])) if self.scale is None else self.scale
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.q.dtype
+
+    def visible(self, *, offset: int | None = None) -> Array:
+        """(Sq, Sk): row i sees j <= i + offset; by default bottom-right, everything when not causal."""
+        q_len, k_len = self.q.shape[0], self.k.shape[0]
+        if not self.causal:
+            return np.ones((q_len, k_len), dtype=bool)
+        offset = k_len - q_len if offset is None else offset
+        return np.asarray(np.arange(k_len)[None, :] <= np.arange(q_len)[:, None] + offset)
+
+
+def scores_of(case: Case, factor: float | None = None) -> Array:
+    factor = case.factor if factor is None else factor
+    return np.asarray(case.q.astype(np.float64) @ case.k.astype(np.float64).T * factor)
+
+
+def attend(scores: Array, visible: Array, v: Array, hidden: float = -np.inf) -> Pair:
+    """(O, LSE) in float64 from scores, with `hidden` in the place of what is masked."""
+    masked = np.where(visible, scores, hidden)
+    row_max = masked.max(axis=1, initial=-np.inf)
+    weights = np.exp(masked - shift_of(row_max)[:, None])
+    row_sum = weights.sum(axis=1)
+    o = (weights @ v.astype(np.float64)) / np.where(row_sum == 0, 1, row_sum)[:, None]
+    return o, log_sum_exp(row_max, row_sum)
+
+
+def truth(case: Case) -> Pair:
+    return attend(scores_of(case), case.visible(), case.v)
+
+
+def emulate(
+    case: Case,
+    *,
+    width: int | None = None,
+    weights_dtype: np.dtype[Any] | None = None,
+    state_dtype: np.dtype[Any] | None = None,
+    scores_dtype: np.dtype[Any] | None = None,
+    rescale_output: bool = True,
+    rescale_sum: bool = True,
+) -> Pair:
+    """A tiled kernel in the statistics dtype: what it rounds, and what it forgets, can be chosen.
+
+    Args:
+        width: keys a step, the case's own by default.
+        weights_dtype, state_dtype, scores_dtype: what P, (l, o) after each block, and S are rounded to.
+    """
+    dtype = statistics_dtype(case.dtype)
+    width = width or case.block
+    q, visible = case.q.astype(dtype), case.visible()
+    row_max = np.full(q.shape[0], -np.inf, dtype)
+    row_sum = np.zeros(q.shape[0], dtype)
+    acc = np.zeros((q.shape[0], case.v.shape[1]), dtype)
+    for start in range(0, case.k.shape[0], width):
+        tile = slice(start, start + width)
+        scores = q @ case.k[tile].astype(dtype).T * dtype.type(case.factor)
+        if scores_dtype is not None:
+            scores = scores.astype(scores_dtype).astype(dtype)
+        scores = np.where(visible[:, tile], scores, dtype.type(-np.inf))
+        new_max = np.maximum(row_max, scores.max(axis=1))
+        shift = shift_of(new_max).astype(dtype)
+        rescale = np.exp(row_max - shift)
+        weights = np.exp(scores - shift[:, None])
+        narrow = weights if weights_dtype is None else weights.astype(weights_dtype).astype(dtype)
+        row_sum = row_sum * (rescale if rescale_sum else dtype.type(1)) + weights.sum(axis=1)
+        acc = acc * (rescale[:, None] if rescale_output else dtype.type(1)) + narrow @ case.v[tile].astype(dtype)
+        if state_dtype is not None:
+            row_sum, acc = row_sum.astype(state_dtype).astype(dtype), acc.astype(state_dtype).astype(dtype)
+        row_max = new_max
+    o = (acc / np.where(row_sum == 0, 1, row_sum)[:, None]).astype(case.dtype)
+    return o, log_sum_exp(row_max, row_sum).astype(dtype)
+
+
+# Comparison
+
+
+def breaches(case: Case, got: Pair, want: Pair) -> list[str]:
+    """Every rule that (O, LSE) breaks: units in the last place for float64, emulated kernels below (`tolerance.py`)."""
+    if case.dtype == np.float64:
+        allowed = FLOAT64_ULPS * float(np.finfo(np.float64).eps)
+        finite = np.abs(want[1][np.isfinite(want[1])])
+        peaks = (float(np.abs(case.v).max()), max(1.0, float(finite.max(initial=0.0))))
+        worst = [float(absolute_error(g, w).max()) / peak for g, w, peak in zip(got, want, peaks, strict=True)]
+        return [
+            f"{name} is off by {error:.2e} of its largest value, allowed {allowed:.2e}"
+            for name, error in zip(("O", "LSE"), worst, strict=True)
+            if not error <= allowed
+        ]
+    q, k, v = (x.astype(np.float64)[None, None] for x in (case.q, case.k, case.v))
+    view = RowView.whole(AttentionCase(q, k, v, case.dtype.name, causal=case.causal, scale=case.scale))
+    bounds = forward_bounds(view, (want[0][None], want[1][None]))
+    return [str(breach) for breach in bounds.breaches(got[0][None], got[1][None])]
+
+
+def run_attention(submission: Submission, judge: Judge, case: Case, what: str) -> Pair:
+    """Call `blockwise_attention`; ends the check with `contract` when the result's types or shapes are off."""
+    options: dict[str, Any] = {}
+    if case.causal:
+        options["causal"] = True
+    if case.scale is not None:
+        options["scale"] = case.scale
+    result = submission.call("blockwise_attention", case.q, case.k, case.v, case.block, **options)
+    shapes = [(case.q.shape[0], case.v.shape[1]), (case.q.shape[0],)]
+    o, lse = expect_arrays(judge, result, ("O", "LSE"), shapes, [case.dtype, statistics_dtype(case.dtype)], what)
+    return o, lse
+
+
+def judge_attention(judge: Judge, case: Case, got: Pair, what: str) -> None:
+    """Hold (O, LSE) to the oracle."""
+    want = truth(case)
+    judge.measure("o_error", float(absolute_error(got[0], want[0]).max()))
+    judge.measure("lse_error", float(absolute_error(got[1], want[1]).max()))
+    found = breaches(case, got, want)
+    if found:
+        diagnosis = diagnose(attention_mistakes(case), got, want)
+        judge.fail(f"{what} ({case.dtype.name}): {found[0]}.", diagnosis=diagnosis)
+
+
+# Known mistakes
+
+
+def attention_mistakes(case: Case) -> list[Mistake]:
+    scores, visible = scores_of(case), case.visible()
+    right_o, right_lse = attend(scores, visible, case.v)
+    k_len = case.k.shape[0]
+    whole = k_len // case.block * case.block
+    working, own = case.dtype, statistics_dtype(case.dtype)
+    offset = k_len - case.q.shape[0]
+
+    def dense(factor: float | None = None, mask: Array | None = None, hidden: float = -np.inf) -> Pair:
+        return attend(scores_of(case, factor), visible if mask is None else mask, case.v, hidden)
+
+    def narrow(**options: Any) -> Sequence[Pair]:
+        return [emulate(case, weights_dtype=weights, **options) for weights in (None, working)]
+
+    def without_tail() -> Sequence[Pair]:
+        return [attend(scores[:, :whole], visible[:, :whole], case.v[:whole])] if whole < k_len else []
+
+    def unnormalised() -> Pair:
+        _, row_sum = right_lse, np.exp(right_lse - shift_of(np.where(visible, scores, -np.inf).max(axis=1)))
+        return right_o * row_sum[:, None], right_lse
+
+    row_max = np.where(visible, scores, -np.inf).max(axis=1)
+    plain = replace(case, scale=None).factor
+    return [
+        Mistake(
+            "mask-top-left",
+            "Your output equals attention with the causal mask aligned top-left (j <= i).",
+            lambda: [dense(mask=case.visible(offset=0))],
+        ),
+        Mistake(
+            "mask-off-by-one",
+            "Your output equals attention with the causal mask one key too narrow or too wide.",
+            lambda: [dense(mask=case.visible(offset=offset + step)) for step in (-1, 1)],
+        ),
+        Mistake(
+            "mask-missing",
+            "Your output equals attention without the causal mask.",
+            lambda: [dense(mask=np.ones_like(visible))],
+        ),
+        Mistake(
+            "masked-rows-averaged",
+            "Rows that see no key hold the mean of V: masked scores are a finite number, not -inf.",
+            lambda: [(dense(hidden=value)[0], dense(hidden=value)[1]) for value in SENTINELS],
+        ),
+        Mistake(
+            "scale-missing",
+            "Your output equals attention whose scores were not scaled.",
+            lambda: [dense(1.0)],
+        ),
+        Mistake(
+            "scale-ignored",
+            "Your output equals attention scaled by 1/sqrt(d), whatever `scale` says.",
+            lambda: [dense(plain)],
+        ),
+        Mistake(
+            "tail-dropped",
+            "Your output equals attention over whole blocks only: the ragged last block of keys is missing.",
+            without_tail,
+        ),
+        Mistake("lse-base-2", "LSE is in base 2; natural logarithms are asked for.", lambda: _base_two(case)),
+        Mistake(
+            "lse-without-max",
+            "LSE equals log(l): the maximum was not added back.",
+            lambda: [(right_o, right_lse - shift_of(row_max))],
+        ),
+        Mistake(
+            "output-not-divided",
+            "O equals the unnormalised sum: it was not divided by l.",
+            lambda: [unnormalised()],
+        ),
+        Mistake(
+            "rescale-missing",
+            "Your output equals attention whose accumulators were not all rescaled when the maximum grew.",
+            lambda: [
+                emulate(case, rescale_output=output, rescale_sum=row_sum)
+                for output, row_sum in ((False, True), (True, False), (False, False))
+            ],
+        ),
+        Mistake(
+            "scores-in-working-dtype",
+            f"The error is that of scores rounded to {working.name} before the softmax.",
+            lambda: narrow(scores_dtype=working) if working != own else [],
+        ),
+        Mistake(
+            "accumulators-in-working-dtype",
+            f"The error is that of l and O kept in {working.name} from block to block.",
+            lambda: narrow(state_dtype=working) if working != own else [],
+        ),
+    ]
+
+
+def _base_two(case: Case) -> list[Pair]:
+    o, lse = truth(case)
+    row_max = shift_of(np.where(case.visible(), scores_of(case), -np.inf).max(axis=1))
+    log_sum = lse - row_max
+    two = np.log(2.0)
+    return [(o, lse / two), (o, row_max + log_sum / two), (o, row_max / two + log_sum)]

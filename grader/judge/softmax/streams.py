@@ -1,0 +1,221 @@
+"""Statistics of a stream of blocks: the hosted stream, the truth, known mistakes.
+
+A stream is a list of blocks (rows, width); statistics are (rows,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from grader.judge.softmax.mistakes import (
+    Array,
+    Mistake,
+    Pair,
+    diagnose,
+    expect_arrays,
+    shift_of,
+    statistics_dtype,
+    ulp_error,
+)
+from grader.report.model import Diagnosis
+
+if TYPE_CHECKING:
+    from grader.judge.recorder import Judge
+    from grader.sandbox.submission import Submission
+
+SENTINELS = (-1e4, -3e4, -65504.0, -1e5, -1e6, -1e9, -1e10, -1e20, -1e30, float(np.finfo(np.float32).min))
+
+
+class BlockStream:
+    """A stream that the judge hosts: the worker iterates over it, and blocks cross one at a time, each once.
+
+    Attributes:
+        taken: blocks handed out so far.
+    """
+
+    def __init__(self, blocks: Sequence[Array]) -> None:
+        self._blocks = blocks
+        self.taken = 0
+
+    def next_block(self) -> Array | None:
+        """The next block, None after the last."""
+        if self.taken == len(self._blocks):
+            return None
+        self.taken += 1
+        return self._blocks[self.taken - 1]
+
+
+def run_stream(submission: Submission, judge: Judge, function: str, blocks: Sequence[Array]) -> object:
+    """What `function` returns for a hosted stream of `blocks`; fails the check when it left blocks behind."""
+    stream = BlockStream(blocks)
+    result = submission.call(function, submission.host(stream, ("next_block",)))
+    if stream.taken < len(blocks):
+        judge.fail(f"{function} stopped after {stream.taken} of {len(blocks)} blocks of its stream.")
+    return result
+
+
+def cut(x: Array, widths: Sequence[int]) -> list[Array]:
+    """Blocks of `x` (rows, n): the widths in turn, over and over, the last block ragged."""
+    blocks, start, turn = [], 0, 0
+    while start < x.shape[1]:
+        width = widths[turn % len(widths)]
+        blocks.append(np.ascontiguousarray(x[:, start : start + width]))
+        start, turn = start + width, turn + 1
+    return blocks
+
+
+# Right answers
+
+
+def stats_truth(x: Array) -> Pair:
+    """(m, l) of each row of `x` (rows, n), float64; l is good to a unit in the last place."""
+    values = x.astype(np.float64)
+    row_max = values.max(axis=1)
+    terms = np.exp(values.astype(np.longdouble) - shift_of(row_max)[:, None])
+    return row_max, terms.sum(axis=1).astype(np.float64)
+
+
+def log_sum_exp(row_max: Array, row_sum: Array) -> Array:
+    with np.errstate(divide="ignore"):
+        return np.where(row_sum > 0, row_max + np.log(row_sum), -np.inf)
+
+
+# Known mistakes with streams
+
+
+def _recurrence(
+    blocks: Sequence[Array],
+    *,
+    start: float = -np.inf,
+    rescale: Callable[[Array, Array], Array] | None = None,
+    safe: bool = True,
+    own_max: bool = False,
+    keep: Callable[[Array], Array] = lambda row_sum: row_sum,
+) -> Pair:
+    """The online recurrence in float64, with one part changed."""
+    row_max = np.full(blocks[0].shape[0], start)
+    row_sum = np.zeros(blocks[0].shape[0])
+    for block in blocks:
+        scores = block.astype(np.float64)
+        new_max = np.maximum(row_max, scores.max(axis=1))
+        shift = shift_of(new_max) if safe else new_max
+        factor = np.exp(row_max - shift) if rescale is None else rescale(row_max, shift)
+        base = shift_of(scores.max(axis=1)) if own_max else shift
+        row_sum = keep(row_sum * factor + np.exp(scores - base[:, None]).sum(axis=1))
+        row_max = new_max
+    return row_max, row_sum
+
+
+def _unshifted(blocks: Sequence[Array]) -> list[Pair]:
+    x = np.concatenate(blocks, axis=1)
+    with np.errstate(over="ignore"):
+        sums = np.exp(x.astype(statistics_dtype(x.dtype))).sum(axis=1)
+    row_max = stats_truth(x)[0]
+    return [(row_max, sums), (np.zeros_like(row_max), sums)]
+
+
+def stream_mistakes(blocks: Sequence[Array]) -> list[Mistake]:
+    dtype = blocks[0].dtype
+
+    def rounded(row_sum: Array) -> Array:
+        return row_sum.astype(dtype).astype(np.float64)
+
+    full = [block for block in blocks if block.shape[1] == blocks[0].shape[1]]
+    return [
+        Mistake(
+            "rescale-missing",
+            "l equals a sum in which the old terms were never brought to the new maximum.",
+            lambda: [_recurrence(blocks, rescale=lambda old, new: np.ones_like(old))],
+        ),
+        Mistake(
+            "rescale-inverted",
+            "l equals a sum rescaled by exp(new max - old max): the sign of the exponent is turned round.",
+            lambda: [_recurrence(blocks, rescale=lambda old, new: np.exp(new - old))],
+        ),
+        Mistake(
+            "block-max-kept",
+            "l equals a sum in which each block's terms stay relative to that block's own maximum.",
+            lambda: [_recurrence(blocks, own_max=True)],
+        ),
+        Mistake(
+            "nan-on-all-masked",
+            "The NaNs are those of -inf - (-inf): a maximum of -inf was subtracted from scores of -inf.",
+            lambda: [_recurrence(blocks, safe=False)],
+        ),
+        Mistake(
+            "sentinel-finite",
+            "The result is that of a finite number standing in for -inf at the start.",
+            lambda: [_recurrence(blocks, start=value) for value in SENTINELS],
+        ),
+        Mistake(
+            "no-max-subtraction",
+            "l equals the sum of exp(x) itself: the maximum was not subtracted.",
+            lambda: _unshifted(blocks),
+        ),
+        Mistake(
+            "sum-in-input-dtype",
+            f"l equals a sum that was rounded to {dtype.name} after each block.",
+            lambda: [_recurrence(blocks, keep=rounded)],
+        ),
+        Mistake(
+            "last-block-dropped",
+            "The result is that of the stream without its last blocks.",
+            lambda: [stats_truth(np.concatenate(part, axis=1)) for part in (full, blocks[:-1]) if part],
+        ),
+    ]
+
+
+def judge_stats(judge: Judge, blocks: Sequence[Array], result: object, what: str) -> None:
+    """Hold (m, l) of a stream to the truth: m exactly, l to the check's `ulp`.
+
+    Ends the check through `judge` when the types, shapes or values are wrong.
+    """
+    dtype = statistics_dtype(blocks[0].dtype)
+    rows = blocks[0].shape[0]
+    row_max, row_sum = expect_arrays(judge, result, ("m", "l"), [(rows,), (rows,)], [dtype, dtype], what)
+    want_max, want_sum = stats_truth(np.concatenate(blocks, axis=1))
+    max_error, sum_error = ulp_error(row_max, want_max.astype(dtype)), ulp_error(row_sum, want_sum)
+    judge.measure("l_error_ulp", sum_error)
+    allowed = judge.thresholds["ulp"]
+    if max_error == 0 and sum_error <= allowed:
+        return
+    diagnosis = diagnose(stream_mistakes(blocks), (row_max, row_sum), (want_max, want_sum))
+    wrong = "m differs from the maximum" if max_error else f"l is off by {sum_error:.3g} ulp, allowed {allowed:g}"
+    judge.fail(f"{what}: {wrong} ({dtype.name}).", diagnosis=diagnosis)
+
+
+# Memory
+
+WARNING_EMITTED = Diagnosis(
+    id="warning-emitted",
+    text="NumPy warned: an invalid operation (-inf - (-inf), 0 / 0 or log 0) was carried out on a masked row.",
+)
+
+
+def long_stream(judge: Judge) -> list[Array]:
+    """A float64 stream of `stream_mib` in blocks of `block_mib`, many rows and few columns.
+
+    The blocks are shifted views of one random block, so that making them costs little.
+    """
+    count = round(judge.thresholds["stream_mib"] / judge.thresholds["block_mib"])
+    rows = 1024
+    width = round(judge.thresholds["block_mib"] * (1 << 20) / (8 * rows))
+    base = judge.rng().standard_normal((rows, width))
+    return [base[:, np.roll(np.arange(width), turn)] + 0.05 * turn for turn in range(count)]
+
+
+def judge_peak(judge: Judge, peak_bytes: int, function: str) -> None:
+    """Hold the peak of what a call allocated to the check's `peak_mib`."""
+    peak_mib = peak_bytes / (1 << 20)
+    judge.measure("peak_mib", round(peak_mib, 1))
+    allowed = judge.thresholds["peak_mib"]
+    if peak_mib > allowed:
+        gathered = peak_mib > 0.9 * judge.thresholds["stream_mib"]
+        text = "The call held as much memory as the whole stream takes: its blocks were gathered, not used up."
+        judge.fail(
+            f"{function} held {peak_mib:.0f} MiB at its peak; a few blocks take less than {allowed:g} MiB.",
+            diagnosis=Diagnosis(id="gathers-stream", text=text) if gathered else None,
+        )

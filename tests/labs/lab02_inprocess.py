@@ -1,0 +1,156 @@
+"""Runs lab02's checks in this process on a submission's folder, without a sandbox: quick, and open to a debugger."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+import tracemalloc
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from grader.course import Course
+from grader.judge.recorder import Judge, Verdict
+from grader.judge.seeds import Seeds
+from grader.report.model import Status
+
+ROOT = Path(__file__).resolve().parents[2]
+LAB_ID = "lab02_online_softmax"
+COURSE = Course(ROOT)
+LAB = COURSE.lab(LAB_ID)
+
+
+class _Stub:
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        block = self._stream.next_block()
+        if block is None:
+            raise StopIteration
+        return block.copy()
+
+
+@dataclass(frozen=True)
+class Measured:
+    value: Any
+    peak_bytes: int
+    warnings: list[str]
+
+
+class InProcess:
+    """What a test needs of `Submission`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def _function(self, function: str, module: str) -> Callable[..., Any]:
+        for name in ("online_softmax", "tolerance"):
+            sys.modules.pop(name, None)
+        sys.path.insert(0, str(self._folder))
+        try:
+            return getattr(_load(self._folder / f"{module}.py", module), function)
+        finally:
+            sys.path.remove(str(self._folder))
+
+    def call(self, function: str, /, *args: Any, module: str = "online_softmax", **kwargs: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self._function(function, module)(*args, **kwargs)
+
+    def measured_call(self, function: str, /, *args: Any, module: str = "online_softmax", **kwargs: Any) -> Measured:
+        target = self._function(function, module)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            tracemalloc.start()
+            try:
+                value = target(*args, **kwargs)
+                peak = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+        return Measured(value, peak, [f"{w.category.__name__}: {w.message}" for w in caught])
+
+    def host(self, stream: Any, methods: tuple[str, ...]) -> _Stub:
+        assert methods == ("next_block",)
+        return _Stub(stream)
+
+    def read_file(self, name: str) -> bytes | None:
+        path = self._folder / name
+        return path.read_bytes() if path.exists() else None
+
+
+def _load(path: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = before
+    return module
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one case of a check ended; the message of an exception of the submission's is its repr."""
+
+    check_id: str
+    status: Status
+    message: str
+    diagnosis: str
+
+
+def run_checks(folder: Path, only: str = "", secret: bytes = b"lab02") -> list[Outcome]:
+    """The outcome of every case of every check (or of the one check `only`) on a submission's folder."""
+    outcomes = []
+    for file in ("test_public", "test_hidden"):
+        module = _load(COURSE.assignment_dir(LAB_ID) / f"{file}.py", f"lab02_{file}")
+        for name, test in list(vars(module).items()):
+            marks = getattr(test, "pytestmark", [])
+            check_id = next((mark.args[0] for mark in marks if mark.name == "check"), "")
+            if name.startswith("test_") and check_id and only in ("", check_id):
+                outcomes += [_run(folder, check_id, test, name, case, secret) for case in _cases(marks)]
+    return outcomes
+
+
+def _cases(marks: list[pytest.Mark]) -> list[dict[str, Any]]:
+    axes = []
+    for mark in marks:
+        if mark.name == "parametrize":
+            names = (mark.args[0],) if isinstance(mark.args[0], str) else mark.args[0]
+            axes.append([dict(zip(names, v if len(names) > 1 else (v,), strict=True)) for v in mark.args[1]])
+    return [dict(pair for part in parts for pair in part.items()) for parts in itertools.product(*axes)]
+
+
+def _run(
+    folder: Path, check_id: str, test: Callable[..., None], name: str, case: dict[str, Any], secret: bytes
+) -> Outcome:
+    judge = Judge(
+        check_id=check_id,
+        lab=LAB,
+        profile=None,  # type: ignore[arg-type]  # no check of lab02 looks at hardware
+        device="cpu",
+        thresholds=LAB.checks[check_id].thresholds,
+        seeds=Seeds(secret, "secret"),
+        test=f"{name}{sorted(case.items())}",
+    )
+    try:
+        test(submission=InProcess(folder), judge=judge, **case)
+    except Verdict as verdict:
+        found = verdict.diagnosis.id if verdict.diagnosis else ""
+        return Outcome(check_id, verdict.status, verdict.message, found)
+    except Exception as error:  # noqa: BLE001 - the submission's own, whatever it is
+        return Outcome(check_id, Status.FAIL, repr(error), "")
+    return Outcome(check_id, Status.PASS, "", "")
