@@ -95,6 +95,9 @@ class Submission:
         staged: the submission's folder, as `grader.sandbox.stage.stage` made it.
         device: where tensors live and kernels run; `cpu` runs Triton's kernels in its interpreter.
         target: the hardware profile that captures answer for.
+
+    Attributes:
+        default_timeout_s: limit on a call of the check that is being judged; None for the lab's.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class Submission:
         self.lab = lab
         self.target = target
         self.versions: dict[str, str] = {}
+        self.default_timeout_s: float | None = None
         self._staged = staged
         self._isolation = isolation
         self._launcher = launcher
@@ -339,7 +343,11 @@ class Submission:
             "options": options,
         }
         reply = client.request(
-            "call", body, timeout_s=timeout_s or self.lab.limits.call_s, doing=f"calling `{function}`", hosts=hosts
+            "call",
+            body,
+            timeout_s=timeout_s or self.default_timeout_s or self.lab.limits.call_s,
+            doing=f"calling `{function}`",
+            hosts=hosts,
         )
         if type(reply) is not dict or "value" not in reply:
             raise ContractViolated(f"`{function}` answered without a value.")

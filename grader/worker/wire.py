@@ -212,10 +212,14 @@ def _tensor_leaf(value: Tensor, path: str) -> Leaf:
     )
 
 
+_NATIVE_NAMES = {np.dtype(name): name for name in NUMPY_DTYPES}
+
+
 def _dtype_name(dtype: np.dtype[Any], path: str) -> str:
-    if dtype.name not in ITEM_SIZES or not dtype.isnative:
+    name = _NATIVE_NAMES.get(dtype) or dtype.name  # NumPy makes up the text of `name` anew each time
+    if name not in ITEM_SIZES or not dtype.isnative:
         raise UnsendableError(f"{path}: an array of dtype {dtype} can't be judged; expected numbers or booleans")
-    return dtype.name
+    return name
 
 
 def _element_strides(array: NDArray[Any]) -> tuple[int, ...] | None:
