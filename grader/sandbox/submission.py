@@ -83,6 +83,7 @@ class _Mode:
 
     env: dict[str, str]
     device: Device
+    modules: tuple[str, ...] = ()
     client: WorkerClient | None = None
     loaded: set[str] = field(default_factory=set)
     failed: dict[str, WorkerFailure] = field(default_factory=dict)
@@ -386,10 +387,10 @@ class Submission:
     def _new_mode(self, name: str) -> _Mode:
         env = {"MALLOC_PERTURB_": POISON_SETTING}
         if name.startswith(CAPTURE_PREFIX):
-            return _Mode(env, "cpu")
+            return _Mode(env, "cpu", ("capture",))
         if self.lab.runtime == "triton" and self.device == "cpu":
             env["TRITON_INTERPRET"] = "1"
-        return _Mode(env, self.device)
+        return _Mode(env, self.device, ("traffic",) if self.lab.runtime == "triton" else ())
 
     def _start(self, mode: _Mode) -> WorkerClient:
         spec = LaunchSpec(
@@ -402,7 +403,7 @@ class Submission:
         )
         client = WorkerClient(self._launcher(spec), self.lab.limits, mode.device)
         try:
-            self.versions = client.start(self.lab.runtime, mode.device, submission=True)
+            self.versions = client.start(self.lab.runtime, mode.device, submission=True, modules=mode.modules)
         except BaseException:
             client.close()
             raise
