@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
@@ -157,14 +157,22 @@ def isolation() -> list[Finding]:
         chosen = choose_isolation("auto")
     except GraderError as error:
         return [Finding("isolation", State.FAIL, error.message, error.hint)]
-    held = ", ".join(f"{limit} by {how}" for limit, how in chosen.limits.items())
-    limits = Finding("limits", State.OK, held or "none enforced")
+    limits = _limits(chosen.limits)
     if chosen.level == "sealed":
         return [Finding("isolation", State.OK, "sealed (bubblewrap)"), limits]
     fix = "Allow user namespaces (bubblewrap must be able to make them), or grade on a machine that does."
     if chosen.level == "process":
         fix += " Grade only work that you trust at this level."
     return [Finding("isolation", State.WARN, f"{chosen.level}: {chosen.reason}", fix), limits]
+
+
+def _limits(mechanisms: Mapping[str, str]) -> Finding:
+    held = ", ".join(f"{limit} by {how}" for limit, how in mechanisms.items() if how != "none")
+    open_ended = [limit for limit, how in mechanisms.items() if how == "none"]
+    if not open_ended:
+        return Finding("limits", State.OK, held)
+    detail = f"nothing limits {', '.join(open_ended)}; {held}"
+    return Finding("limits", State.WARN, detail, "Grade work that you don't trust on a machine that gives `sealed`.")
 
 
 def memory() -> Finding:
@@ -249,11 +257,15 @@ def tools(*, has_gpu: bool) -> list[Finding]:
             findings.append(Finding(name, State.OK, place))
         else:
             findings.append(Finding(name, State.OK, f"not installed (only for {use})"))
-    if has_gpu and shutil.which("ncu") and _counters_need_root() and os.geteuid() != 0:
+    if has_gpu and shutil.which("ncu") and _counters_need_root() and not _is_root():
         detail = "the driver keeps performance counters for root (ERR_NVGPUCTRPERM)"
         fix = "Load the driver with NVreg_RestrictProfilingToAdminUsers=0, or hand in a capture."
         findings.append(Finding("ncu", State.WARN, detail, fix))
     return findings
+
+
+def _is_root() -> bool:
+    return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 def _counters_need_root() -> bool:

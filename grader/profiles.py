@@ -185,7 +185,7 @@ def load_profile(course_dir: Path, name: str) -> HardwareProfile:
     if wanted not in names:
         # "a100" and "h100" name several cards; no single one of them is the nearest.
         close = [known for known in names if wanted and known.startswith(wanted)]
-        close = close or difflib.get_close_matches(wanted, names, n=1, cutoff=0.4)
+        close = close or difflib.get_close_matches(wanted, names, n=1, cutoff=0.6)
         hint = f"Did you mean {' or '.join(close)}?" if close else "See `grade profile list`."
         known = ", ".join(names) or f"none in {profiles_dir(course_dir)}"
         raise UsageError(f"Unknown hardware profile {name!r}. Available: {known}.", hint=hint)

@@ -15,7 +15,8 @@ from grader.errors import ExitCode, GraderError
 
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
-PIPE_CLOSED = 128 + signal.SIGPIPE
+PIPE_CLOSED = 128 + 13
+"""As a shell names an end by SIGPIPE, which Windows lacks."""
 
 
 def guarded(action: Callable[[], int]) -> int:

@@ -128,6 +128,9 @@ class Scorecard:
         yield _labelled("device", f"{device}, held to {report.profile.name} ({chosen[report.profile.chosen_by]})")
         reason = one_line(report.isolation.reason)
         yield _labelled("isolation", report.isolation.level + (f": {reason}" if reason else ""))
+        if self.verbose and report.isolation.limits:
+            held = (f"{one_line(limit)} by {one_line(how)}" for limit, how in report.isolation.limits.items())
+            yield _labelled("limits", ", ".join(held))
 
     def _table(self, title: str, checks: list[CheckResult]) -> Iterator[Block]:
         if not checks:
