@@ -154,14 +154,10 @@ class LocalSubmission:
         self.timeouts: list[float | None] = []
         self.default_timeout_s: float | None = None
         self.closed = 0
-        self.restarts = 0
 
     def call(self, function: str, /, *args: Any, **kwargs: Any) -> Any:
         self.timeouts.append(self.default_timeout_s)
         return self.functions[function](*args, **kwargs)
-
-    def restart(self) -> None:
-        self.restarts += 1
 
     def close(self) -> None:
         self.closed += 1

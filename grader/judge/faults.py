@@ -7,6 +7,7 @@ import hashlib
 import re
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -17,13 +18,15 @@ from grader.errors import GraderError
 from grader.judge.outcomes import TestOutcome
 from grader.judge.recorder import Verdict
 from grader.report.model import Status
-from grader.sandbox.failures import ContractViolated, ImportFailed, SubmissionRaised, WorkerFailure
+from grader.sandbox.failures import Crashed, ImportFailed, OutOfMemory, SubmissionRaised, TimedOut, WorkerFailure
 
 PACKAGE_DIR = Path(__file__).resolve().parent.parent
 SANDBOX_DIR = PACKAGE_DIR / "sandbox"
 LONGEST_MESSAGE = 2000
 """Characters. A message ends in a report that a person reads; text from a submission could be of any length."""
 
+_NO_TEXT = "A hidden check doesn't repeat what it said; the public checks do."
+_CONTRACT = "The call broke the contract of its function: a type, dtype, shape or device, or a changed input."
 _PLACE = re.compile(r"^(?P<file>[\w./\-]+\.py):(?P<line>\d{1,6})")
 _LIBRARY_ERRORS = frozenset(
     {"CompilationError", "CompileTimeAssertionFailure", "OutOfResources", "PTXASError", "AcceleratorError"}
@@ -38,25 +41,32 @@ class Overrun(BaseException):
         self.budget_s = budget_s
 
 
-def classify(
-    error: BaseException,
-    spec: CheckSpec,
-    *,
-    source_lines: Mapping[str, int],
-    log: Callable[[str], None],
-) -> TestOutcome:
-    """The outcome that `error` means.
+@dataclass(frozen=True)
+class Context:
+    """What a message about a check may rest on.
 
-    Args:
+    Attributes:
         source_lines: submitted file → number of its lines; a place in any other file isn't shown for a hidden check.
+        missing_files: files that the student must write and didn't hand in.
         log: takes the traceback of a grader fault, for the instructor.
     """
+
+    spec: CheckSpec
+    memory_mib: int
+    source_lines: Mapping[str, int]
+    missing_files: tuple[str, ...]
+    log: Callable[[str], None]
+
+
+def classify(error: BaseException, context: Context) -> TestOutcome:
+    """The outcome that `error`, raised by a test or its fixtures, means."""
+    spec = context.spec
     if isinstance(error, Verdict):
         return TestOutcome(
             error.status, error.message, error.fraction, diagnosis=error.diagnosis, error_map=error.error_map
         )
     if isinstance(error, WorkerFailure):
-        message = worker_message(error, hidden=spec.hidden, source_lines=source_lines)
+        message = _discreet(error, context) if spec.hidden else error.message
         return TestOutcome(error.status, _capped(message), phase=error.phase)
     if isinstance(error, pytest.skip.Exception):
         return TestOutcome(Status.SKIPPED, str(error.msg or "can't run here"))
@@ -64,29 +74,33 @@ def classify(
         return _overrun(error)
     if isinstance(error, (AssertionError, pytest.fail.Exception)) and not _raised_in(error, PACKAGE_DIR):
         return TestOutcome(Status.FAIL, _assertion(error, spec))
-    return _grader_fault(error, log)
+    return _grader_fault(error, context)
 
 
-def worker_message(error: WorkerFailure, *, hidden: bool, source_lines: Mapping[str, int]) -> str:
-    """What a student reads when the worker failed.
+def _discreet(error: WorkerFailure, context: Context) -> str:
+    """What a student reads when the worker failed in a hidden check.
 
-    While a hidden check runs, the submission has hidden inputs in its hands, and any text that it chooses could carry
-    them out. So of its exceptions only the type, if it is a well-known one, and the place in its own source are told.
+    The submission then has hidden inputs in its hands, and any text that it chooses (of an exception, a printed line,
+    a forged reply) could carry them out. So only well-known types of exception, places in its own source and the
+    judge's own words are told. What the public checks say in full is the same failure, more often than not.
     """
-    if not hidden:
-        return error.message
+    if isinstance(error, TimedOut):
+        return error.message  # the judge's own words
     if isinstance(error, SubmissionRaised):
         known = error.type_name if _is_known(error.type_name) else "an exception of its own"
-        place = _safe_place(error.where, source_lines)
+        place = _safe_place(error.where, context.source_lines)
         if known == "TypeError" and not place:
             return "The call was refused (TypeError): compare the function's parameters with the handout."
-        told = f"Your code raised {known}{f' at {place}' if place else ''}."
-        return f"{told} A hidden check doesn't repeat the exception's text."
+        return f"Your code raised {known}{f' at {place}' if place else ''}. {_NO_TEXT}"
     if isinstance(error, ImportFailed):
-        return error.message
-    if isinstance(error, ContractViolated) and error.from_worker:
-        return "The call broke the contract of its function: type, dtype, shape, device, or an input was changed."
-    return error.message
+        if context.missing_files:
+            return f"Missing: {', '.join(context.missing_files)}."
+        return f"A file can't be imported, or lacks the function that this check calls. {_NO_TEXT}"
+    if isinstance(error, OutOfMemory):
+        return f"Memory ran out: the limit is {context.memory_mib} MiB."
+    if isinstance(error, Crashed):
+        return f"The process ended in the middle of a call: a crash, an exit, a closed connection. {_NO_TEXT}"
+    return f"{_CONTRACT} {_NO_TEXT}"
 
 
 def _is_known(type_name: str) -> bool:
@@ -95,7 +109,7 @@ def _is_known(type_name: str) -> bool:
 
 
 def _safe_place(where: str, source_lines: Mapping[str, int]) -> str:
-    match = _PLACE.match(where or "")
+    match = _PLACE.match(where)
     if match is None or not 1 <= int(match["line"]) <= source_lines.get(match["file"], 0):
         return ""
     return f"{match['file']}:{match['line']}"
@@ -135,15 +149,15 @@ def _test_line(error: BaseException) -> str:
     return ""
 
 
-def _grader_fault(error: BaseException, log: Callable[[str], None]) -> TestOutcome:
+def _grader_fault(error: BaseException, context: Context) -> TestOutcome:
     text = "".join(traceback.format_exception(error))
     fault_id = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:6]
-    log(f"fault {fault_id}\n{text}")
+    context.log(f"fault {fault_id}\n{text}")
     # Only errors written for a reader are shown: others may hold expected values in their text.
-    told = str(error) if isinstance(error, GraderError) else f"{type(error).__name__} in the judge."
-    return TestOutcome(
-        Status.ERROR, _capped(f"Grader fault, not yours: {told} Report fault {fault_id}."), phase="judge"
-    )
+    shown = isinstance(error, GraderError) and not context.spec.hidden
+    told = str(error) if shown else f"{type(error).__name__} in the judge."
+    message = f"Grader fault, not yours: {told} Report fault {fault_id}."
+    return TestOutcome(Status.ERROR, _capped(message), phase="judge")
 
 
 def _raised_in(error: BaseException, folder: Path) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from grader.course import CheckSpec
 from grader.errors import CourseError
-from grader.judge.faults import Overrun, classify
+from grader.judge.faults import Context, Overrun, classify
 from grader.judge.guard import budget_s, guarded
 from grader.judge.outcomes import TestOutcome, combine
 from grader.judge.recorder import Judge
@@ -138,7 +138,7 @@ class EnginePlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        reason = self.plan.machine.unmet(self._spec(item).requires)
+        reason = self.plan.machine.unmet(self._spec(item))
         if reason:
             pytest.skip(reason)
 
@@ -150,7 +150,7 @@ class EnginePlugin:
         except Overrun:
             # The worker may be in the middle of an answer that nobody waits for any more.
             if self._submission is not None:
-                self._submission.restart()
+                self._submission.close()
             raise
 
     def pytest_json_runtest_metadata(self, item: pytest.Item, call: pytest.CallInfo[None]) -> dict[str, str]:
@@ -165,9 +165,7 @@ class EnginePlugin:
     def _stage(self, item: pytest.Item, call: pytest.CallInfo[None]) -> TestOutcome:
         judge = self._judges.get(item.nodeid)
         if call.excinfo is not None:
-            return classify(
-                call.excinfo.value, self._spec(item), source_lines=self.plan.source_lines, log=self.plan.log
-            )
+            return classify(call.excinfo.value, self._context(self._spec(item)))
         if judge is not None and judge.awards and call.when == "call":
             return _awarded(judge.awards)
         return TestOutcome(Status.PASS, fraction=1.0)
@@ -185,6 +183,16 @@ class EnginePlugin:
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         # pytest reports `pytest.exit` and its own stop after a collection error here too, both by classes of its own.
         self.interrupted = excinfo.type is KeyboardInterrupt
+
+    def _context(self, spec: CheckSpec) -> Context:
+        plan = self.plan
+        return Context(
+            spec=spec,
+            memory_mib=plan.lab.limits.memory_mib,
+            source_lines=plan.source_lines,
+            missing_files=plan.missing_files,
+            log=plan.log,
+        )
 
     def _bound(self, item: pytest.Item) -> str:
         marker = item.get_closest_marker("check")

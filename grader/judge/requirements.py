@@ -8,25 +8,33 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from grader.course import Requirement
+from grader.course import CheckSpec, Requirement
+from grader.report.model import Kind
 
 OFFLINE_VARIABLE = "GRADE_OFFLINE"
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Requirement → why it isn't met; what is absent here is met."""
+    """What can't be had here.
+
+    Attributes:
+        missing: requirement → why it isn't met; one that is absent is met.
+        speed: why no speed can be judged here, empty when it can.
+    """
 
     missing: Mapping[Requirement, str] = field(default_factory=dict)
+    speed: str = ""
 
     @classmethod
-    def look(cls, *, device: str, device_reason: str, gpu_sm: int | None) -> Machine:
+    def look(cls, *, device: str, device_reason: str, gpu_sm: int | None, speed: str = "") -> Machine:
         """Look at this machine.
 
         Args:
             device: where the submission runs, ``cpu`` or ``cuda``.
             device_reason: why there is no GPU, a phrase for the message.
             gpu_sm: compute capability of the GPU as one number, e.g. 90.
+            speed: why the profile's thresholds say nothing about this GPU.
         """
         missing: dict[Requirement, str] = {}
         if device != "cuda":
@@ -42,13 +50,16 @@ class Machine:
         if shutil.which("ncu") is None:
             missing["ncu"] = "needs Nsight Compute (`ncu`), which isn't on the PATH"
         if os.environ.get(OFFLINE_VARIABLE):
-            # Whether a download works is known only by trying: the test that needs it tries, and skips with pip's words.
+            # Whether a download works is known only by trying: the test that needs one tries, and skips itself.
             missing["network"] = f"needs the network, and {OFFLINE_VARIABLE} is set"
-        return cls(missing)
+        return cls(missing, speed)
 
-    def unmet(self, requires: tuple[Requirement, ...]) -> str:
+    def unmet(self, spec: CheckSpec) -> str:
         """Why a check can't run here; empty when it can."""
-        return "; ".join(self.missing[name] for name in requires if name in self.missing)
+        reasons = [self.missing[name] for name in spec.requires if name in self.missing]
+        if self.speed and spec.kind is Kind.SPEED and not reasons:
+            reasons = [self.speed]
+        return "; ".join(dict.fromkeys(reasons))
 
 
 _PACKAGES: dict[str, Requirement] = {"triton": "triton", "flash_attn": "flash_attn"}

@@ -66,6 +66,7 @@ class Plan:
         thresholds: check id → name → value, the profile's laid over lab.toml's.
         selected: ids of the checks that were asked for.
         source_lines: submitted file → number of its lines.
+        missing_files: files that the student must write and didn't hand in.
         log: takes what only an instructor may read: pytest's output and tracebacks of grader faults.
     """
 
@@ -80,6 +81,7 @@ class Plan:
     selected: frozenset[str] | None = None
     public_only: bool = False
     source_lines: Mapping[str, int] = field(default_factory=dict)
+    missing_files: tuple[str, ...] = ()
     progress: Progress = _no_progress
     log: Callable[[str], None] = _no_log
 

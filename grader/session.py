@@ -1,0 +1,188 @@
+"""Grades one submission for one lab: stages it, chooses the boundary and the hardware, runs the checks, reports."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from grader import provenance
+from grader.course import Course, Lab
+from grader.judge.requirements import Machine
+from grader.judge.run import Plan, Progress, run_checks
+from grader.judge.seeds import SECRET_FILE_VARIABLE, Seeds
+from grader.judge.selection import select
+from grader.profiles import HardwareProfile
+from grader.report.model import (
+    CheckResult,
+    IsolationRecord,
+    LabRef,
+    ProfileRef,
+    Report,
+    SubmissionRef,
+    Threshold,
+)
+from grader.sandbox.levels import Isolation, choose_isolation
+from grader.sandbox.stage import Staged, stage
+from grader.sandbox.submission import Submission
+from grader.target import Target, choose_target
+
+LOG_VARIABLE = "GRADE_LOG"
+"""Names a file that takes what only an instructor may read: tracebacks of grader faults, pytest's own output."""
+
+
+@dataclass(frozen=True)
+class GradeRequest:
+    """What is to be graded and how.
+
+    Attributes:
+        submission: the folder with the lab's files.
+        device: `auto`, `cpu` or `cuda`.
+        profile: hardware profile; None for the detected GPU's or the course's.
+        isolation: `auto`, `sealed`, `uid` or `process`.
+        select: a `-k` expression over check ids and titles; empty for all.
+        seeds: key of the random inputs; None for $GRADE_SECRET, or a random one.
+    """
+
+    course: Course
+    lab_id: str
+    submission: Path
+    device: str = "auto"
+    profile: str | None = None
+    isolation: str = "auto"
+    public_only: bool = False
+    select: str = ""
+    seeds: Seeds | None = None
+
+
+def grade(request: GradeRequest, *, progress: Progress | None = None) -> Report:
+    """Grade one submission. May be called again and again in one process.
+
+    Raises:
+        UsageError: the lab, the submission, the profile, the device or the selection isn't there.
+        CourseError: a file of the course is wrong.
+        InfrastructureError: the isolation asked for can't be had.
+    """
+    started_at, clock = datetime.now(UTC), time.monotonic()
+    lab = request.course.lab(request.lab_id)
+    selected = select(lab, request.select)
+    seeds = request.seeds or Seeds.from_environment()
+    target = choose_target(request.course, lab, request.device, request.profile)
+    isolation = choose_isolation(request.isolation, protect=_protected(request.course))
+    thresholds = held_to(lab, target.profile)
+    with stage(request.submission, lab, request.course.starter_dir(lab.id)) as staged:
+        plan = Plan(
+            lab=lab,
+            tests_dir=request.course.assignment_dir(lab.id),
+            profile=target.profile,
+            device=target.device,
+            seeds=seeds,
+            open_submission=lambda: Submission(staged, lab, isolation, target.device, target.profile),
+            thresholds=_by_check(thresholds),
+            machine=Machine.look(
+                device=target.device, device_reason=target.reason, gpu_sm=target.gpu_sm, speed=target.speed
+            ),
+            selected=selected,
+            public_only=request.public_only,
+            source_lines=_source_lines(staged),
+            missing_files=tuple(name for name in lab.files.edit if name not in staged.files),
+            log=_logger(),
+            **({"progress": progress} if progress is not None else {}),
+        )
+        checks = run_checks(plan)
+        return _report(
+            request,
+            lab=lab,
+            staged=staged,
+            target=target,
+            isolation=isolation,
+            plan=plan,
+            thresholds=thresholds,
+            checks=checks,
+            started_at=started_at,
+            duration_s=time.monotonic() - clock,
+        )
+
+
+def held_to(lab: Lab, profile: HardwareProfile) -> list[Threshold]:
+    """Every number that the lab's checks are held to on this profile, and the file that it stands in."""
+    thresholds = []
+    for check_id, spec in lab.checks.items():
+        own = profile.thresholds.get(lab.id, {}).get(check_id, {})
+        for name, value in (spec.thresholds | own).items():
+            source = f"hardware_profiles/{profile.name}.toml" if name in own else "lab.toml"
+            thresholds.append(Threshold(check=check_id, name=name, value=value, source=source))
+    return thresholds
+
+
+def _by_check(thresholds: list[Threshold]) -> dict[str, dict[str, float]]:
+    table: dict[str, dict[str, float]] = {}
+    for threshold in thresholds:
+        table.setdefault(threshold.check, {})[threshold.name] = threshold.value
+    return table
+
+
+def _protected(course: Course) -> list[Path]:
+    """What no worker may read, whatever the isolation level."""
+    paths = [course.root / "assignments", course.root / "solutions"]
+    secret = os.environ.get(SECRET_FILE_VARIABLE)
+    if secret:
+        paths.append(Path(secret))
+    return [path for path in paths if path.exists()]
+
+
+def _source_lines(staged: Staged) -> dict[str, int]:
+    """Submitted Python file → number of its lines."""
+    return {name: (staged.path / name).read_bytes().count(b"\n") + 1 for name in staged.files if name.endswith(".py")}
+
+
+def _logger() -> Callable[[str], None]:
+    file = os.environ.get(LOG_VARIABLE)
+
+    def log(text: str) -> None:
+        if file and text.strip():
+            with open(file, "a", encoding="utf-8", errors="replace") as stream:
+                stream.write(text.rstrip() + "\n")
+
+    return log
+
+
+def _report(
+    request: GradeRequest,
+    *,
+    lab: Lab,
+    staged: Staged,
+    target: Target,
+    isolation: Isolation,
+    plan: Plan,
+    thresholds: list[Threshold],
+    checks: list[CheckResult],
+    started_at: datetime,
+    duration_s: float,
+) -> Report:
+    hidden_here = plan.has_hidden_tests or not any(spec.hidden for spec in lab.checks.values())
+    return Report(
+        lab=LabRef(id=lab.id, number=lab.number, title=lab.title),
+        submission=SubmissionRef(path=str(request.submission), sha256=staged.sha256, files=staged.files),
+        device=target.device,
+        device_name=target.device_name,
+        profile=ProfileRef(
+            name=target.profile.name,
+            title=target.profile.title,
+            chosen_by=target.chosen_by,
+            sha256=target.profile.sha256,
+        ),
+        isolation=IsolationRecord(level=isolation.level, reason=isolation.reason, limits=isolation.limits),
+        seed=plan.seeds.record(),
+        thresholds=thresholds,
+        hashes=provenance.hashes(request.course, lab.id),
+        versions=provenance.versions(target.gpu.driver if target.gpu is not None else ""),
+        selection=request.select,
+        public_only=request.public_only or not hidden_here,
+        started_at=started_at.isoformat(timespec="seconds"),
+        duration_s=round(duration_s, 3),
+        checks=checks,
+    )
