@@ -70,19 +70,11 @@ def test_masked_input_raises_no_warning(submission: Submission, judge: Judge) ->
     x[2, 30:] = 1.0
     stream = streams.BlockStream(streams.cut(x, (8,)))
     q = judge.rng().standard_normal((9, 4))
-    calls = (
-        ("softmax", (x,), {}),
-        ("online_softmax_stats", (submission.host(stream, ("next_block",)),), {}),
-        ("merge", (states.empty_state(3, 2, x.dtype), states.empty_state(3, 2, x.dtype)), {}),
-        ("blockwise_attention", (q, q[:5], q[:5], 2), {"causal": True}),
-    )
-    for function, args, options in calls:
-        found = submission.measured_call(function, *args, **options).warnings
-        if found:
-            judge.fail(
-                f"{function} emits a warning on masked input: {found[0].split(':')[-1].strip()[:80]}.",
-                diagnosis=streams.WARNING_EMITTED,
-            )
+    empty = states.empty_state(3, 2, x.dtype)
+    streams.call_quietly(submission, judge, "softmax", x)
+    streams.call_quietly(submission, judge, "online_softmax_stats", submission.host(stream, ("next_block",)))
+    streams.call_quietly(submission, judge, "merge", empty, empty)
+    streams.call_quietly(submission, judge, "blockwise_attention", q, q[:5], q[:5], 2, causal=True)
 
 
 @check("half-sum")

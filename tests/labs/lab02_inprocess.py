@@ -19,9 +19,11 @@ from grader.course import Course
 from grader.judge.recorder import Judge, Verdict
 from grader.judge.seeds import Seeds
 from grader.report.model import Status
+from grader.sandbox.failures import SubmissionRaised
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB_ID = "lab02_online_softmax"
+MODULE = "online_softmax"
 COURSE = Course(ROOT)
 LAB = COURSE.lab(LAB_ID)
 
@@ -44,7 +46,6 @@ class _Stub:
 class Measured:
     value: Any
     peak_bytes: int
-    warnings: list[str]
 
 
 class InProcess:
@@ -54,7 +55,7 @@ class InProcess:
         self._folder = folder
 
     def _function(self, function: str, module: str) -> Callable[..., Any]:
-        for name in ("online_softmax", "tolerance"):
+        for name in (MODULE, "tolerance"):
             sys.modules.pop(name, None)
         sys.path.insert(0, str(self._folder))
         try:
@@ -62,22 +63,25 @@ class InProcess:
         finally:
             sys.path.remove(str(self._folder))
 
-    def call(self, function: str, /, *args: Any, module: str = "online_softmax", **kwargs: Any) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return self._function(function, module)(*args, **kwargs)
-
-    def measured_call(self, function: str, /, *args: Any, module: str = "online_softmax", **kwargs: Any) -> Measured:
-        target = self._function(function, module)
+    def call(
+        self, function: str, /, *args: Any, module: str = MODULE, forbid_warnings: bool = False, **kwargs: Any
+    ) -> Any:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            tracemalloc.start()
-            try:
-                value = target(*args, **kwargs)
-                peak = tracemalloc.get_traced_memory()[1]
-            finally:
-                tracemalloc.stop()
-        return Measured(value, peak, [f"{w.category.__name__}: {w.message}" for w in caught])
+            value = self._function(function, module)(*args, **kwargs)
+        if forbid_warnings and caught:
+            raise SubmissionRaised(caught[0].category.__name__, str(caught[0].message))
+        return value
+
+    def measured_call(self, function: str, /, *args: Any, module: str = MODULE, **kwargs: Any) -> Measured:
+        target = self._function(function, module)
+        tracemalloc.start()
+        try:
+            value = target(*args, **kwargs)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        return Measured(value, peak)
 
     def host(self, stream: Any, methods: tuple[str, ...]) -> _Stub:
         assert methods == ("next_block",)

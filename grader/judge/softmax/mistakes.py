@@ -60,7 +60,8 @@ def relative_distance(got: Array, want: Array) -> float:
 
 def explains(mistaken: Array, got: Array, want: Array) -> bool:
     """Whether `got` is much nearer to `mistaken` than to `want`, and these two differ."""
-    if np.array_equal(mistaken, want, equal_nan=True):
+    mistaken = mistaken.astype(got.dtype)
+    if np.array_equal(mistaken, want.astype(got.dtype), equal_nan=True):
         return False
     near, far = relative_distance(got, mistaken), relative_distance(got, want)
     return near <= EXPLAINS * far and near < 0.5

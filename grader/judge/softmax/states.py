@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 State = tuple[Array, Array, Array]
 
+CEILINGS = (20, 50, 60, 80, 85, 88, 100, 500, 700)
+"""Values that scores are clipped at by those who want exp not to overflow."""
+
 
 # A whole array
 
@@ -58,17 +61,15 @@ def softmax_mistakes(x: Array, axis: int) -> list[Mistake]:
     def back(p: Array) -> tuple[Array]:
         return (np.moveaxis(p, -1, axis).astype(x.dtype),)
 
-    def unshifted() -> list[tuple[Array]]:
-        terms = np.exp(values)
-        return [back(terms / terms.sum(axis=-1, keepdims=True))]
+    def shares(terms: Array) -> list[tuple[Array]]:
+        total = terms.sum(axis=-1, keepdims=True)
+        return [back(terms / total), back(terms / np.where(total == 0, 1, total))]
 
     def clipped() -> list[tuple[Array]]:
-        ceilings = [np.exp(np.minimum(values, limit)) for limit in (20, 50, 60, 80, 85, 88, 100, 500, 700)]
-        return [back(terms / terms.sum(axis=-1, keepdims=True)) for terms in ceilings]
+        return [p for limit in CEILINGS for p in shares(np.exp(np.minimum(values, limit)))]
 
     def careless() -> list[tuple[Array]]:
-        terms = np.exp(values - values.max(axis=-1, keepdims=True))
-        return [back(terms / terms.sum(axis=-1, keepdims=True))]
+        return shares(np.exp(values - values.max(axis=-1, keepdims=True)))
 
     return [
         Mistake(
@@ -79,7 +80,7 @@ def softmax_mistakes(x: Array, axis: int) -> list[Mistake]:
         Mistake(
             "no-max-subtraction",
             "Your output is that of exp(x) / sum(exp(x)): the maximum was not subtracted.",
-            unshifted,
+            lambda: shares(np.exp(values)),
         ),
         Mistake("scores-clipped", "Your output is that of scores clipped before exp, not shifted.", clipped),
         Mistake(

@@ -6,7 +6,7 @@ A stream is a list of blocks (rows, width); statistics are (rows,).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from grader.judge.softmax.mistakes import (
     ulp_error,
 )
 from grader.report.model import Diagnosis
+from grader.sandbox.failures import SubmissionRaised
 
 if TYPE_CHECKING:
     from grader.judge.recorder import Judge
@@ -133,7 +134,10 @@ def stream_mistakes(blocks: Sequence[Array]) -> list[Mistake]:
         Mistake(
             "rescale-inverted",
             "l equals a sum rescaled by exp(new max - old max): the sign of the exponent is turned round.",
-            lambda: [_recurrence(blocks, rescale=lambda old, new: np.exp(new - old))],
+            lambda: [
+                _recurrence(blocks, rescale=lambda old, new: np.exp(new - old)),
+                _recurrence(blocks, rescale=lambda old, new: np.where(np.isneginf(old), 0, np.exp(new - old))),
+            ],
         ),
         Mistake(
             "block-max-kept",
@@ -187,12 +191,19 @@ def judge_stats(judge: Judge, blocks: Sequence[Array], result: object, what: str
     judge.fail(f"{what}: {wrong} ({dtype.name}).", diagnosis=diagnosis)
 
 
-# Memory
+# Warnings and memory
 
-WARNING_EMITTED = Diagnosis(
-    id="warning-emitted",
-    text="NumPy warned: an invalid operation (-inf - (-inf), 0 / 0 or log 0) was carried out on a masked row.",
-)
+
+def call_quietly(submission: Submission, judge: Judge, function: str, *args: Any, **options: Any) -> object:
+    """What `function` returns; fails the check when it emits a warning on the way."""
+    try:
+        return submission.call(function, *args, forbid_warnings=True, **options)
+    except SubmissionRaised as raised:
+        if not raised.type_name.endswith("Warning"):
+            raise
+        text = "An invalid operation (-inf - (-inf), 0 / 0 or log 0) was carried out on a masked row."
+        diagnosis = Diagnosis(id="warning-emitted", text=text)
+        judge.fail(f"{function} emits a {raised.type_name} on masked input.", diagnosis=diagnosis)
 
 
 def long_stream(judge: Judge) -> list[Array]:
