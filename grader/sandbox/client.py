@@ -51,8 +51,14 @@ class WorkerClient:
         max_bytes = MAX_CUDA_BYTES if device == "cuda" else MAX_BYTES
         self._channel = Channel(launched.sock, max_bytes=max_bytes, peer_exit_fd=self._exit_fd)
 
-    def start(self, runtime: str, device: str, *, submission: bool) -> dict[str, str]:
+    def start(
+        self, runtime: str, device: str, *, submission: bool = False, modules: tuple[str, ...] = ()
+    ) -> dict[str, str]:
         """Have the worker load its libraries.
+
+        Args:
+            submission: make the staged submission importable.
+            modules: of the worker's own, to load before that, e.g. ``traffic``.
 
         Returns:
             versions by library.
@@ -60,14 +66,13 @@ class WorkerClient:
         Raises:
             InfrastructureError: it can't; no submission has been read yet.
         """
-        body = {"runtime": runtime, "device": device, "submission": submission}
+        body = {"runtime": runtime, "device": device, "submission": submission, "modules": list(modules)}
         try:
             versions = self.request("start", body, timeout_s=START_TIMEOUT_S, doing="loading its libraries")
         except (Crashed, TimedOut, OutOfMemory, ContractViolated, SubmissionRaised) as failure:
-            wrote = self.last_output()
             self.close()
             raise InfrastructureError(
-                f"A worker with runtime `{runtime}` on {device} didn't start: {failure.message} {wrote}".rstrip(),
+                f"A worker with runtime `{runtime}` on {device} didn't start: {failure.message}",
                 hint="Run `grade doctor`.",
             ) from failure
         return {str(name): str(version) for name, version in dict(versions).items()}

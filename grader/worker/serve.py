@@ -71,7 +71,6 @@ class _Worker:
         self._handlers = {
             "start": self._start,
             "import": self._import,
-            "call": self._call,
             "signature": self._signature,
             "capture": self._capture,
             "inspect": self._inspect,
@@ -93,51 +92,48 @@ class _Worker:
 
     def _answer(self, frame: Frame) -> tuple[str, Json, list[Any]]:
         """Kind, tree and buffers of the reply to one request, whatever happens in it."""
-        arguments = Arguments(self._stub)
-        reply: dict[str, Any]
         try:
+            arguments = Arguments(self._stub)
             body = frame.value(arguments.leaf, arguments.ref, expand=True)
             if frame.kind == "call":
                 tree, buffers = self._call(body, arguments)
                 return "result", tree, buffers
-            kind, reply = "result", {"value": self._handlers[frame.kind](body, arguments)}
+            answer = self._handlers[frame.kind](body)
+            return _written("result", {"value": answer})
         except RaisedError as error:
-            kind, reply = "raised", self._describe(error.__cause__ or error)
+            return _written("raised", self._describe(error.__cause__ or error))
         except ContractError as error:
-            kind, reply = "contract", {"message": str(error)}
-        except (MissingError, SignatureError) as error:
-            kind, reply = type(error).__name__.removesuffix("Error").lower(), {"message": str(error)}
-        except MemoryError:
-            kind, reply = "raised", {"type": "MemoryError", "text": "", "where": "", "frames": [], "memory": True}
+            return _written("contract", {"message": str(error)})
+        except MissingError as error:
+            return _written("missing", {"message": str(error)})
+        except SignatureError as error:
+            return _written("signature", {"message": str(error)})
+        except MemoryError as error:
+            return _written("raised", self._describe(error))
         except Exception:  # noqa: BLE001 - a fault of ours is told to the judge, which counts it as one
-            kind, reply = "fault", {"message": _format_exc()[-MAX_FAULT_TEXT:]}
-        encoder = Encoder()
-        return kind, encoder.encode(reply), encoder.buffers
+            return _written("fault", {"message": _format_exc()[-MAX_FAULT_TEXT:]})
 
-    def _start(self, body: dict[str, Any], arguments: Arguments) -> dict[str, str]:
+    def _start(self, body: dict[str, Any]) -> dict[str, str]:
         """Load the runtime's libraries, then make the submission's folder importable, after everything else."""
         self._runtime, self._device = body["runtime"], body["device"]
         versions = {"python": platform.python_version(), "numpy": np.__version__}
         if self._runtime != "numpy":
-            versions["torch"] = import_module("torch").__version__
+            versions["torch"] = str(import_module("torch").__version__)
             import_module(f"{__package__}.tensors")
         if self._runtime == "triton":
-            versions["triton"] = import_module("triton").__version__
-            self._prepare_triton()
+            versions["triton"] = str(import_module("triton").__version__)
+            import_module("triton.language")
+            if os.environ.get("TRITON_INTERPRET") == "1":
+                import_module(f"{__package__}.interpreter_fixes").apply()
+        for name in body["modules"]:
+            import_module(f"{__package__}.{name}")
         if body["submission"]:
             folder = os.environ[SUBMISSION_VARIABLE]
             self._submission = Submission(folder)
             sys.path.append(folder)
         return versions
 
-    def _prepare_triton(self) -> None:
-        import_module("triton.language")
-        for name in ("traffic", "capture"):
-            import_module(f"{__package__}.{name}")
-        if os.environ.get("TRITON_INTERPRET") == "1":
-            import_module(f"{__package__}.interpreter_fixes").apply()
-
-    def _import(self, body: dict[str, Any], arguments: Arguments) -> None:
+    def _import(self, body: dict[str, Any]) -> None:
         try:
             self._files().load(body["module"])
         except MissingError:
@@ -163,14 +159,14 @@ class _Worker:
             with_torch=self._runtime != "numpy",
         )
 
-    def _signature(self, body: dict[str, Any], arguments: Arguments) -> list[dict[str, str | None]]:
+    def _signature(self, body: dict[str, Any]) -> list[dict[str, str | None]]:
         function = self._files().function(body["module"], body["function"])
         try:
             return parameters(function)
         except (TypeError, ValueError) as error:
             raise SignatureError(f"`{body['function']}` doesn't tell its parameters ({error}).") from error
 
-    def _capture(self, body: dict[str, Any], arguments: Arguments) -> Any:
+    def _capture(self, body: dict[str, Any]) -> Any:
         capture = import_module(f"{__package__}.capture")
         function = self._files().function(body["module"], body["function"])
         self._files().bind(body["function"], function, body["args"], body["kwargs"])
@@ -179,7 +175,7 @@ class _Worker:
         except BaseException as error:
             raise RaisedError from error
 
-    def _inspect(self, body: dict[str, Any], arguments: Arguments) -> Any:
+    def _inspect(self, body: dict[str, Any]) -> Any:
         return import_module(f"{__package__}.inspect_kernels").run(body["capture"], body["capabilities"])
 
     def _files(self) -> Submission:
@@ -212,6 +208,11 @@ class _Worker:
         if frame.kind != "host_result" or frame.id != self._request:
             raise WireError(f"a {frame.kind} where the answer of a hosted object was due")
         return answer
+
+
+def _written(kind: str, reply: dict[str, Any]) -> tuple[str, Json, list[Any]]:
+    encoder = Encoder()
+    return kind, encoder.encode(reply, kind), encoder.buffers
 
 
 def _plain_leaf(leaf: Leaf) -> Any:

@@ -38,7 +38,8 @@ _detach, _contiguous, _cpu, _view, _reshape = (
     _Tensor.reshape,
 )
 _resolve_conj, _resolve_neg, _numpy = _Tensor.resolve_conj, _Tensor.resolve_neg, _Tensor.numpy
-_equal, _from_numpy, _full, _no_grad = torch.equal, torch.from_numpy, torch.full, torch.no_grad
+_equal, _from_numpy, _full, _empty = torch.equal, torch.from_numpy, torch.full, torch.empty
+_no_grad = torch.no_grad
 _synchronize, _uint8, _strided = torch.cuda.synchronize, torch.uint8, torch.strided
 
 
@@ -70,10 +71,15 @@ class GuardedTensor(Guarded):
         return tensor[index] if index else tensor
 
     def _sent(self) -> Any:
+        if self._leaf.raw.size == 0:  # torch gives no view of nothing by another dtype
+            dtype = TORCH_DTYPES[self._leaf.dtype]
+            return _empty(self._leaf.base_shape, dtype=dtype, device=self._leaf.device)
         values = _view(_from_numpy(self._leaf.raw), TORCH_DTYPES[self._leaf.dtype])
         return _reshape(values, self._leaf.base_shape).to(self._leaf.device)
 
     def changed(self) -> bool:
+        if self._leaf.raw.size == 0:
+            return False
         with _no_grad():
             now = _view(_reshape(_contiguous(self._once(self._own)), (-1,)), _uint8)
             sent = _view(_reshape(self._sent(), (-1,)), _uint8)
@@ -85,7 +91,7 @@ class GuardedTensor(Guarded):
     def spilled(self) -> bool:
         with _no_grad():
             canary = _from_numpy(np.full(ITEM_SIZES[self._leaf.dtype], self._fill, np.uint8))
-            self._own.copy_(_view(canary, TORCH_DTYPES[self._leaf.dtype])[0].to(self._leaf.device))
+            self._once(self._own).copy_(_view(canary, TORCH_DTYPES[self._leaf.dtype])[0].to(self._leaf.device))
             return bool((self._buffer != self._fill).any())
 
 
@@ -116,7 +122,7 @@ def tensor_leaf(value: Any, guarded: list[Guarded], path: str) -> Leaf | None:
             start = plain.data_ptr()
             check_not_aliasing(start, start + (last + 1) * plain.element_size(), guarded, path)
         dense = _contiguous(_resolve_neg(_resolve_conj(_cpu(plain))))
-        raw = _numpy(_view(_reshape(dense, (-1,)), _uint8))
+        raw = _numpy(_view(_reshape(dense, (-1,)), _uint8)) if plain.numel() else np.empty(0, np.uint8)
     kept = None if plain.is_contiguous() else strides
     return Leaf("tensor", name, shape, raw, shape, kept, int(plain.storage_offset()), device, bool(value.requires_grad))
 
