@@ -29,7 +29,7 @@ INT32_LIMIT = 2**31
 # BEGIN SOLUTION
 # STARTER: @triton.jit
 # STARTER: def _forward_kernel():
-# STARTER:     """TODO: one program owns one tile of query rows of one (batch, query head) and walks over the K/V tiles."""
+# STARTER:     """TODO: one program owns a tile of query rows of one (batch, query head) and walks over K/V."""
 @triton.jit
 def _load_rows(base, first_row, stride_row, offsets, columns_in, rows, limit, MASK_ROWS: tl.constexpr):
     """Load a (BLOCK, BLOCK_D) tile whose first row is `first_row`; rows at or past `limit` and padded columns are 0.
@@ -126,7 +126,8 @@ def _forward_kernel(
     v_base = v_ptr + batch * stride_vb + kv_head * stride_vh
     k_offsets = wide_n * stride_kn + wide_d * stride_kd
     v_offsets = wide_n * stride_vn + wide_d * stride_vd
-    q = _load_rows(q_base, first_row, stride_qm, wide_m * stride_qm + wide_d * stride_qd, columns_in, rows_m, seq_q, True)
+    q_offsets = wide_m * stride_qm + wide_d * stride_qd
+    q = _load_rows(q_base, first_row, stride_qm, q_offsets, columns_in, rows_m, seq_q, True)  # (BLOCK_M, BLOCK_D)
 
     # Query row i sees keys i + diagonal - left … i + diagonal + right. Tiles outside [start, stop) are visible to no
     # row of this program and are skipped; those of [start, start_masked) are visible to every row and need no mask.
@@ -189,7 +190,7 @@ def choose_tiles(block_d: int, dtype: torch.dtype, capability: tuple[int, int]) 
     if dtype == torch.float32:
         return Tiles(32, 32, 16, 2) if block_d > 64 else Tiles(64, 32, 8, 2)
     if capability[0] == 9:
-        return Tiles(128, 64, 8, 3) if block_d > 64 else Tiles(128, 128, 8, 3)
+        return Tiles(128, 128, 8, 3) if block_d > 64 else Tiles(128, 64, 8, 3)
     return Tiles(128, 64, 8, 2)
     # END SOLUTION
 
@@ -249,7 +250,7 @@ def flash_attention_forward(
     if causal:
         window_right = 0
     # BEGIN SOLUTION
-    # STARTER: # TODO: allocate o and lse, choose the tiles, launch one program a query tile of every (batch, query head).
+    # STARTER: # TODO: allocate o and lse, choose the tiles, launch one program a query tile.
     # STARTER: raise NotImplementedError("TODO: allocate o and lse, and launch _forward_kernel")
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty((batch, q_heads, seq_q), dtype=torch.float32, device=q.device)
