@@ -71,6 +71,13 @@ def test_numbers_of_a_version(text: str, pair: tuple[int, int]) -> None:
     assert numbers(text) == pair
 
 
+def test_limits_that_nothing_enforces_are_a_warning() -> None:
+    assert doctor._limits({"memory": "cgroup v2"}) == Finding("limits", State.OK, "memory by cgroup v2")
+    finding = doctor._limits({"memory": "cgroup v2", "network": "none", "files": "none"})
+    assert finding.state is State.WARN
+    assert finding.detail == "nothing limits network, files; memory by cgroup v2"
+
+
 def test_disk_that_is_nearly_full_warns(tmp_path: Path, monkeypatch) -> None:
     assert doctor.disk(tmp_path).detail.endswith(f"free in {tmp_path}")
     monkeypatch.setattr("grader.doctor.LITTLE_DISK_GIB", 1e9)

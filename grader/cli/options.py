@@ -44,6 +44,10 @@ PublicOnlyOption = Annotated[bool, typer.Option("--public-only", help="Leave the
 SelectOption = Annotated[
     str, typer.Option("-k", "--select", metavar="EXPR", help="Only the checks that match, e.g. 'ragged or mask'.")
 ]
+SeedOption = Annotated[
+    str | None,
+    typer.Option("--seed", metavar="KEY", help="Draw an earlier run's inputs again: `seed.key` of its JSON report."),
+]
 JsonOption = Annotated[
     str | None,
     typer.Option(

@@ -13,6 +13,7 @@ from grader.cli.options import (
     LabArgument,
     ProfileOption,
     PublicOnlyOption,
+    SeedOption,
     SelectOption,
     SubmissionOption,
     VerboseOption,
@@ -27,11 +28,12 @@ def run(
     isolation: IsolationOption = IsolationChoice.AUTO,
     public_only: PublicOnlyOption = False,
     select: SelectOption = "",
+    seed: SeedOption = None,
     json: JsonOption = None,
     verbose: VerboseOption = False,
 ) -> None:
     """Grade one lab and print its scorecard."""
     from grader.cli.running import RunOptions, grade_and_show
 
-    options = RunOptions(submission, device.value, profile, isolation.value, public_only, select)
+    options = RunOptions(submission, device.value, profile, isolation.value, public_only, select, seed)
     raise typer.Exit(grade_and_show(lab, options, json_target=json, verbose=verbose))

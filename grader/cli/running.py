@@ -30,6 +30,7 @@ class RunOptions:
     isolation: str
     public_only: bool
     select: str
+    seed: str | None = None
 
     def words(self) -> tuple[str, ...]:
         """The options that a repetition of this run needs; -k is left to whoever repeats it."""
@@ -42,6 +43,8 @@ class RunOptions:
             words += ["--profile", self.profile]
         if self.isolation != "auto":
             words += ["--isolation", self.isolation]
+        if self.seed is not None:
+            words += ["--seed", self.seed]
         if self.public_only:
             words += ["--public-only"]
         return tuple(words)
@@ -73,17 +76,19 @@ def grade_and_show(lab_name: str, options: RunOptions, *, json_target: str | Non
 
 
 def _grade(course: Course, lab: Lab, submission: Path, options: RunOptions) -> Report:
+    from grader.judge.seeds import Seeds
     from grader.session import GradeRequest, grade
 
     request = GradeRequest(
         course=course,
         lab_id=lab.id,
-        submission=submission,
+        submission=Path(shown(submission)),
         device=options.device,
         profile=options.profile,
         isolation=options.isolation,
         public_only=options.public_only,
         select=options.select,
+        seeds=Seeds.replay(options.seed) if options.seed is not None else None,
     )
     progress = Progress(_expected(lab, options))
     try:

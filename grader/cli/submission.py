@@ -20,8 +20,10 @@ def find_submission(course: Course, lab: Lab, asked: Path | None) -> Path:
     """
     if asked is not None:
         return _named(lab, asked)
+    here = Path.cwd()
     places = [
-        Path.cwd() / WORKING_FOLDER / lab.id,
+        *(folder / lab.id for folder in (here, *here.parents) if folder.name == WORKING_FOLDER),
+        here / WORKING_FOLDER / lab.id,
         course.root / WORKING_FOLDER / lab.id,
         course.starter_dir(lab.id),
     ]
@@ -38,10 +40,9 @@ def _named(lab: Lab, folder: Path) -> Path:
     if not folder.exists():
         raise UsageError(f"--submission {folder}: there is no such folder.", hint=_nearby(folder))
     if not folder.is_dir():
-        raise UsageError(
-            f"--submission {folder}: that is a file.",
-            hint=f"Name the folder that holds it: --submission {folder.parent}.",
-        )
+        packed = folder.suffix in (".zip", ".gz", ".tgz", ".tar")
+        step = "Unpack it and name the folder." if packed else f"Name its folder: --submission {folder.parent}."
+        raise UsageError(f"--submission {folder}: that is a file.", hint=step)
     if any((folder / name).is_file() for name in lab.files.edit):
         return folder
     for inner in (lab.id, lab.short_id):

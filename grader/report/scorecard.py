@@ -123,7 +123,7 @@ class Scorecard:
         report = self.report
         yield Paragraph(Text(f"{report.lab.id[:5]}  {one_line(report.lab.title)}", style="bold"), indent=0)
         device = one_line(report.device_name) or report.device
-        chosen = {"option": "asked for", "detected": "detected", "course": "the course's profile, no GPU in use"}
+        chosen = {"option": "asked for", "detected": "detected", "course": "the course's profile"}
         yield _labelled("submission", f"{one_line(report.submission.path)} ({report.submission.sha256[:12]})")
         yield _labelled("device", f"{device}, held to {report.profile.name} ({chosen[report.profile.chosen_by]})")
         reason = one_line(report.isolation.reason)
@@ -158,6 +158,14 @@ class Scorecard:
             return
         yield Text("")
         yield Text("Other problems", style="bold")
+        # An untouched starter meets a TODO in every function: one line for all of them.
+        unwritten = [problem for problem in found if verdict.unwritten_at(problem.first)]
+        if len(unwritten) > 1:
+            checks = [check for problem in unwritten for check in problem.checks]
+            lines = ", ".join(one_line(verdict.unwritten_at(problem.first)) for problem in unwritten[:MAX_PROBLEMS])
+            lines += ", …" if len(unwritten) > MAX_PROBLEMS else ""
+            yield _wrapped(f"{count(len(checks), 'check')} stop where code is still to be written: {lines}")
+            found = [problem for problem in found if problem not in unwritten]
         for problem in found[:MAX_PROBLEMS]:
             first = problem.first
             if len(problem.checks) > 1:
@@ -218,7 +226,7 @@ class Scorecard:
         if report.public_only:
             yield "Public checks only: hidden checks decide the rest of the grade."
         if report.seed.source == "random" and report.seed.key:
-            yield "Inputs were drawn from a random key, kept in the JSON report as `seed.key`."
+            yield "Inputs were random; --seed with `seed.key` of the JSON report draws them again."
         provisional = sum("provisional" in threshold.source for threshold in report.thresholds)
         if provisional:
             yield f"{count(provisional, 'threshold')} provisional: not yet measured on this card."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -24,6 +25,9 @@ _KIND_RANK = {
     )
 }
 _EPSILON = 1e-9
+_LINE = re.compile(r"[\w./-]+\.py:\d+")
+_EXCEPTION = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)\b")
+_CASES = re.compile(r" ?\(\d+ of \d+ cases\.\)")
 
 
 def exit_code(report: Report) -> ExitCode:
@@ -72,12 +76,30 @@ class Problem:
 
 
 def problems(report: Report) -> list[Problem]:
-    """Troubled checks, grouped by what they say; groups and their members in order of usefulness."""
+    """Troubled checks, grouped by what they say; groups and their members in order of usefulness.
+
+    The same exception from the same line is one problem, however many cases met it: a hidden check words it in its
+    own way.
+    """
     groups: dict[tuple[str, ...], list[CheckResult]] = {}
     for check in troubled(report):
+        message = one_line(check.message, max_characters=2000)
         diagnosis = check.diagnosis.id if check.diagnosis else ""
-        groups.setdefault((check.status, one_line(check.message, max_characters=2000), diagnosis), []).append(check)
+        said = exception_site(message) or (_CASES.sub("", message),)
+        groups.setdefault((check.status, diagnosis, *said), []).append(check)
     return [Problem(tuple(checks)) for checks in groups.values()]
+
+
+def exception_site(message: str) -> tuple[str, str] | None:
+    """(``online_softmax.py:42``, ``NotImplementedError``) when a message tells of an exception and its line."""
+    line, kind = _LINE.search(message), _EXCEPTION.search(message)
+    return (line[0], kind[0]) if line and kind else None
+
+
+def unwritten_at(check: CheckResult) -> str:
+    """The line of a TODO that a check ran into; empty when it failed in another way."""
+    line, kind = exception_site(check.message) or ("", "")
+    return line if kind == "NotImplementedError" else ""
 
 
 def by_kind(report: Report) -> dict[Kind, Tally]:

@@ -118,6 +118,23 @@ def test_run_prefers_the_working_folder_to_the_starter(session, grade, course) -
     assert "grading lab06 from flash-attn-course/lab06_fa2_forward" in grade("lab06").err
 
 
+@pytest.mark.parametrize("inside", [".", "lab06_fa2_forward"])
+def test_run_inside_the_working_folder_finds_it(session, grade, course, monkeypatch, inside) -> None:
+    session.report = all_pass()
+    (course / "flash-attn-course" / "lab06_fa2_forward").mkdir(parents=True)
+    monkeypatch.chdir(course / "flash-attn-course" / inside)
+    assert "starter" not in grade("lab06").err.splitlines()[0]
+
+
+def test_run_seed_replays_an_earlier_key(session, grade) -> None:
+    session.report = all_pass()
+    assert grade("lab06", "--seed", "c0ffee").code == 0
+    assert session.requests[0]["seeds"].key == bytes.fromhex("c0ffee")
+    done = grade("lab06", "--seed", "coffee!")
+    assert done.code == 2
+    assert "A key is hexadecimal text, found 'coffee!'." in done.err
+
+
 def test_run_submission_one_level_too_high_is_stepped_into(session, grade, course) -> None:
     session.report = all_pass()
     assert "grading lab06 from starter/lab06_fa2_forward" in grade("lab06", "--submission", "starter").err
@@ -134,6 +151,7 @@ def test_run_submission_one_level_too_high_is_stepped_into(session, grade, cours
             "that is a file.",
             "--submission starter/lab06_fa2_forward.",
         ),
+        (["lab06", "--submission", "answer.zip"], "that is a file.", "Unpack it and name the folder."),
         (["lab02"], "No submission of lab02 found; looked at", "Name it with --submission DIR."),
         (
             ["lab06", "--isolation", "seald"],
@@ -148,7 +166,8 @@ def test_run_submission_one_level_too_high_is_stepped_into(session, grade, cours
         (["bench"], "'bench' is neither a command nor a lab.", "See `grade --help` and `grade list`."),
     ],
 )
-def test_run_bad_words_exit_2_with_one_clear_message(session, grade, words, message, hint) -> None:
+def test_run_bad_words_exit_2_with_one_clear_message(session, grade, course, words, message, hint) -> None:
+    (course / "answer.zip").write_bytes(b"PK")
     done = grade(*words)
     assert done.code == 2
     assert "error: " in done.err

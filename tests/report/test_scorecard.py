@@ -85,6 +85,17 @@ def test_scorecard_repeated_problem_is_told_once() -> None:
     assert "6 checks stop at this same problem" in text
 
 
+def test_scorecard_untouched_starter_tells_its_todos_on_one_line() -> None:
+    todo = {
+        name: {"status": Status.FAIL, "message": f"fa2.py:{line} in f: NotImplementedError: TODO"}
+        for line, name in enumerate(("contract", "forward", "ragged_tails", "traffic"), start=40)
+    }
+    text = render(report(outcomes(**todo, benchmark=FAIL)))
+    assert "3 checks stop where code is still to be written: fa2.py:41, fa2.py:42,\n  fa2.py:43\n" in text
+    assert text.count("NotImplementedError") == 1
+    assert "benchmark (fail)" in text
+
+
 def test_scorecard_next_command_repeats_the_options() -> None:
     card = Scorecard(mixture(), HINTS, options=("--submission", "my work", "--device", "cpu"))
     console = Console(width=200, color_system=None)
@@ -107,6 +118,7 @@ def test_scorecard_verbose_shows_measured_values_and_time() -> None:
     with console.capture() as captured:
         console.print(Scorecard(report(checks), {}, verbose=True))
     assert "1.50 s; max_error = 0.001235, path = x" in captured.get()
+    assert "limits      memory by cgroup v2" in captured.get()
 
 
 def test_scorecard_suspect_reads_as_review_and_never_accuses() -> None:

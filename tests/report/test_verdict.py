@@ -5,7 +5,7 @@ from report_factory import ROWS, gpu_only_selected, limits_hit, mixture, outcome
 
 from grader.errors import ExitCode
 from grader.report.model import Kind, Status
-from grader.report.verdict import by_kind, exit_code, problems, skipped_points, troubled
+from grader.report.verdict import by_kind, exception_site, exit_code, problems, skipped_points, troubled
 
 FAIL = {"status": Status.FAIL, "message": "wrong"}
 
@@ -61,6 +61,32 @@ def test_problems_group_the_same_words() -> None:
     groups = problems(starter_fails())
     assert [len(group.checks) for group in groups] == [6, 1]
     assert groups[0].first.id == "contract"
+
+
+def test_problems_same_line_and_exception_is_one_however_it_is_worded() -> None:
+    checks = outcomes(
+        forward={"status": Status.FAIL, "message": "fa2.py:7 in f: ValueError: bad (3 of 3 cases.)"},
+        traffic={"status": Status.FAIL, "message": "Your code raised ValueError at fa2.py:7. (2 of 4 cases.)"},
+        ragged_tails={"status": Status.FAIL, "message": "fa2.py:8 in f: ValueError: bad"},
+        benchmark={"status": Status.FAIL, "message": "wrong sum (1 of 2 cases.)"},
+        speed_sdpa={"status": Status.FAIL, "message": "wrong sum"},
+    )
+    groups = [[check.id for check in group.checks] for group in problems(report(checks))]
+    assert groups == [["forward", "traffic"], ["ragged-tails"], ["speed-sdpa", "benchmark"]]
+
+
+@pytest.mark.parametrize(
+    ("message", "site"),
+    [
+        ("a/b.py:42 in f: NotImplementedError: TODO", ("a/b.py:42", "NotImplementedError")),
+        ("Your code raised KeyboardInterrupt at x.py:1.", ("x.py:1", "KeyboardInterrupt")),
+        ("O is wrong at fa2.py:3", None),
+        ("ValueError without a line", None),
+        ("", None),
+    ],
+)
+def test_exception_site_needs_line_and_type(message: str, site: tuple[str, str] | None) -> None:
+    assert exception_site(message) == site
 
 
 def test_problems_with_different_diagnoses_stay_apart() -> None:
