@@ -8,7 +8,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-LN_2: tl.constexpr = 0.6931471805599453
+LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit

@@ -1,0 +1,28 @@
+"""Advice for exceptions whose cause is where the course runs a submission, not what it computes."""
+
+from __future__ import annotations
+
+
+def advice_for(exception: BaseException, source_line: str) -> str | None:
+    """What to write instead, or None when nothing is known.
+
+    Args:
+        source_line: the submission's line that raised, trimmed.
+    """
+    text = f"{type(exception).__name__}: {exception}"
+    if "is_cuda" in source_line or "is_cuda" in text or "Expected a cuda device" in text:
+        return (
+            "Without a GPU the kernel runs in Triton's interpreter on CPU tensors, where `.is_cuda` is False. "
+            "Ask for what you need instead: compare `q.device` with `k.device` and `v.device`, and allocate with "
+            "`device=q.device`."
+        )
+    if "extern_elementwise not supported" in text or "inline_asm not supported" in text:
+        return (
+            "Triton's interpreter has no libdevice and no inline assembly: use the functions of triton.language "
+            "(tl.exp2, tl.math.*) instead."
+        )
+    if "make_block_ptr" in text and "AttributeError" in text:
+        return "This Triton has no tl.make_block_ptr (3.9 removed it): use pointers, or tl.make_tensor_descriptor."
+    if "at least one triton.language" in text or "triton.language must be visible" in text:
+        return "Import it as `import triton.language as tl` at the top of the file that holds the kernel."
+    return None

@@ -1,0 +1,196 @@
+"""Answers of `torch.cuda` on a machine without a GPU, taken from a hardware profile.
+
+Two uses. Under the interpreter tensors stay on the CPU (`tensors="cpu"`): what a launcher asks for on "cuda" is made on
+the CPU. For a capture (`tensors="fake"`) tensors carry no data and say that they are on cuda:0.
+
+The target is a hardware profile as plain data (``HardwareProfile.model_dump(mode="json")``): title,
+compute_capability ("9.0"), sms, shared_kib_per_block, shared_kib_per_sm, registers_per_sm, max_threads_per_sm, l2_mib,
+memory_gib.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+Target = dict[str, Any]
+_DEVICE = "cuda:0"
+
+
+def capability_of(target: Target) -> tuple[int, int]:
+    """(9, 0) for compute capability "9.0"."""
+    major, minor = str(target["compute_capability"]).split(".")
+    return int(major), int(minor)
+
+
+def properties(target: Target) -> SimpleNamespace:
+    """What `torch.cuda.get_device_properties` returns, under torch's names."""
+    major, minor = capability_of(target)
+    return SimpleNamespace(
+        name=target["title"],
+        major=major,
+        minor=minor,
+        total_memory=int(target["memory_gib"] * 2**30),
+        multi_processor_count=target["sms"],
+        L2_cache_size=int(target["l2_mib"] * 2**20),
+        shared_memory_per_block=48 * 1024,
+        shared_memory_per_block_optin=target["shared_kib_per_block"] * 1024,
+        shared_memory_per_multiprocessor=target["shared_kib_per_sm"] * 1024,
+        regs_per_multiprocessor=target["registers_per_sm"],
+        max_threads_per_multi_processor=target["max_threads_per_sm"],
+        max_threads_per_block=1024,
+        warp_size=32,
+        is_integrated=False,
+        is_multi_gpu_board=False,
+        gcnArchName="",
+    )
+
+
+class _Stream:
+    """A stream on which nothing ever waits."""
+
+    cuda_stream = 0
+    stream_id = 0
+    device_index = 0
+    device = torch.device("cpu")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    wait_stream = wait_event = __init__
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or _Event()
+
+
+class _Event:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    record = wait = __init__
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end: Any) -> float:
+        return 0.0
+
+
+class _Guard:
+    """Stands in for `torch.cuda.device`, `device_of` and `stream`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __enter__(self) -> _Guard:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        return None
+
+
+class OnDevice(TorchFunctionMode):  # type: ignore[misc]
+    """Sends what is asked for on "cuda" to `device`."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        if name == "cuda":
+            return args[0].to(self.device)
+        if name == "tensor" and _is_cuda(kwargs.get("device")):
+            # torch.tensor fills its result in C++, past every mode; so it's made on the CPU, then moved.
+            return func(*args, **{**kwargs, "device": "cpu"}).to(self.device)
+        if _is_cuda(kwargs.get("device")):
+            kwargs["device"] = self.device
+        if name == "to":
+            args = tuple(self.device if _is_cuda(argument) else argument for argument in args)
+        if name != "pin_memory":
+            kwargs.pop("pin_memory", None)
+        return args[0] if name == "pin_memory" else func(*args, **kwargs)
+
+
+def _is_cuda(device: Any) -> bool:
+    if isinstance(device, int) and not isinstance(device, bool):
+        return True
+    return isinstance(device, (str, torch.device)) and str(device).startswith("cuda")
+
+
+def _answers(target: Target) -> dict[str, Any]:
+    known = properties(target)
+    return {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "init": lambda: None,
+        "_lazy_init": lambda: None,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "set_device": lambda device: None,
+        "get_device_name": lambda device=None: known.name,
+        "get_device_capability": lambda device=None: (known.major, known.minor),
+        "get_device_properties": lambda device=None: known,
+        "is_bf16_supported": lambda including_emulation=True: known.major >= 8,
+        "current_stream": lambda device=None: _Stream(),
+        "default_stream": lambda device=None: _Stream(),
+        "synchronize": lambda device=None: None,
+        "empty_cache": lambda: None,
+        "mem_get_info": lambda device=None: (known.total_memory, known.total_memory),
+        "memory_allocated": lambda device=None: 0,
+        "max_memory_allocated": lambda device=None: 0,
+        "reset_peak_memory_stats": lambda device=None: None,
+        "is_current_stream_capturing": lambda: False,
+        "get_arch_list": lambda: [f"sm_{known.major}{known.minor}"],
+        "manual_seed": lambda seed: None,
+        "manual_seed_all": lambda seed: None,
+        "device": _Guard,
+        "device_of": _Guard,
+        "stream": _Guard,
+        "Stream": _Stream,
+        "Event": _Event,
+    }
+
+
+@contextmanager
+def fake_cuda(target: Target, tensors: Literal["cpu", "fake"] = "cpu") -> Iterator[None]:
+    """`torch.cuda` and Triton's driver answer from `target` in the block.
+
+    Args:
+        tensors: "cpu" makes what's asked for on "cuda" on the CPU; "fake" leaves it on cuda:0 (needs a FakeTensorMode).
+    """
+    before = {name: getattr(torch.cuda, name, None) for name in _answers(target)}
+    with ExitStack() as stack:
+        for name, answer in _answers(target).items():
+            setattr(torch.cuda, name, answer)
+            stack.callback(setattr, torch.cuda, name, before[name])
+        stack.enter_context(OnDevice("cpu" if tensors == "cpu" else _DEVICE))
+        _stand_in_driver(stack, target, "cpu" if tensors == "cpu" else _DEVICE)
+        yield
+
+
+def _stand_in_driver(stack: ExitStack, target: Target, device: str) -> None:
+    try:
+        from triton.runtime import driver
+    except ImportError:
+        return  # A lab whose runtime is torch alone.
+    from .stand_in_driver import StandInDriver
+
+    previous = driver._active
+    driver.set_active(StandInDriver(target, device))
+    stack.callback(setattr, driver, "_active", previous)

@@ -1,0 +1,137 @@
+"""Tensors on a GPU that isn't there: no data, but device, strides, an aligned address, and integers' values.
+
+Float tensors carry nothing. Small integer tensors (lengths, block tables) keep their values beside them, so that a
+launcher may ask for ``context_lens.max().item()``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map, tree_map_only
+
+MAX_KNOWN_ELEMENTS = 1 << 20
+ALLOCATION_ALIGNMENT = 512
+"""torch's CUDA allocator hands out addresses that are multiples of 512."""
+_ALLOCATION_GAP = 1 << 40
+_GUARDS_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
+
+
+class _KnownIntegers(TorchDispatchMode):  # type: ignore[misc]
+    """Computes integer operations on the values that integer tensors keep beside them."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        known = _on_values(func, args, kwargs)
+        if func is torch.ops.aten._local_scalar_dense.default and known is not None:
+            return known
+        try:
+            result = func(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            if known is None:
+                raise
+            return tree_map_only(torch.Tensor, to_fake, known)
+        if isinstance(result, FakeTensor) and isinstance(known, torch.Tensor):
+            result.known_values = known
+        return result
+
+
+def _on_values(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The operation on CPU values, when every tensor argument has them; None when one hasn't or none would gain."""
+    missing = False
+    seen = 0
+
+    def value(item: Any) -> Any:
+        nonlocal missing, seen
+        if isinstance(item, FakeTensor):
+            seen += 1
+            kept = getattr(item, "known_values", None)
+            missing = missing or kept is None
+            return kept
+        if isinstance(item, torch.device):
+            return torch.device("cpu")
+        return item
+
+    plain_args, plain_kwargs = tree_map(value, (args, dict(kwargs)))
+    if missing or (not seen and kwargs.get("dtype") not in (torch.int32, torch.int64, torch.bool)):
+        return None
+    if not seen and any(isinstance(size, int) and size > MAX_KNOWN_ELEMENTS for size in _flat(args)):
+        return None
+    with torch.utils._python_dispatch._disable_current_modes():
+        return func(*plain_args, **plain_kwargs)
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _flat(item)
+    else:
+        yield value
+
+
+def to_fake(tensor: torch.Tensor, device: str = "cuda:0") -> torch.Tensor:
+    """A data-free twin on `device` with the same shape, strides, offset and need of a gradient.
+
+    Call inside `fake_device`.
+    """
+    with torch.no_grad():
+        storage_size = tensor.untyped_storage().nbytes() // tensor.element_size()
+        base = torch.empty(storage_size, dtype=tensor.dtype, device=device)
+        fake = torch.as_strided(base, tensor.shape, tensor.stride(), tensor.storage_offset())
+    integral = not (tensor.is_floating_point() or tensor.is_complex())
+    if integral and tensor.numel() <= MAX_KNOWN_ELEMENTS and not isinstance(tensor, FakeTensor):
+        with torch.utils._python_dispatch._disable_current_modes():
+            fake.known_values = tensor.detach().clone()
+    return fake.requires_grad_(True) if tensor.requires_grad else fake
+
+
+@contextmanager
+def fake_device() -> Iterator[FakeTensorMode]:
+    """In the block tensors are made without data, on "cuda" as well, and `data_ptr` answers an aligned address."""
+    _lend_device_guard()
+    bases: dict[int, int] = {}
+    kept: list[Any] = []
+
+    def data_ptr(self: FakeTensor) -> int:
+        storage = self.untyped_storage()
+        if storage._cdata not in bases:
+            kept.append(storage)
+            bases[storage._cdata] = (len(bases) + 1) * _ALLOCATION_GAP
+        return int(bases[storage._cdata] + self.storage_offset() * self.element_size())
+
+    before = FakeTensor.__dict__.get("data_ptr")
+    FakeTensor.data_ptr = data_ptr
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode, _KnownIntegers():
+            yield mode
+    finally:
+        if before is None:
+            del FakeTensor.data_ptr
+        else:
+            FakeTensor.data_ptr = before
+
+
+def _lend_device_guard() -> None:
+    """Give torch's CPU build a CUDA device guard: the do-nothing guard of the meta device.
+
+    Indexing and `.contiguous()` set the device in C++ before a FakeTensor sees them, and the CPU build has no guard for
+    CUDA at all (torch's own `_ensureCUDADeviceGuardSet` helps only a CUDA build without a GPU).
+    """
+    torch._C._ensureCUDADeviceGuardSet()
+    kinds = torch._C._autograd.DeviceType
+    library = Path(torch.__file__).parent / "lib" / "libc10.so"
+    registry = (ctypes.c_void_p * (int(kinds.Meta) + 1)).in_dll(ctypes.CDLL(str(library)), _GUARDS_SYMBOL)
+    if not registry[int(kinds.CUDA)]:
+        registry[int(kinds.CUDA)] = registry[int(kinds.Meta)]

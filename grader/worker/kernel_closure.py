@@ -1,0 +1,182 @@
+"""Everything a Triton kernel needs to be compiled elsewhere: its source, its helpers', and the values they name.
+
+The result is plain data. Each function keeps a namespace of its own, because two helpers from two files may mean
+different things by one name. Default values and annotations are replaced by plain values, so that rebuilding a function
+(see `kernel_rebuild`) evaluates no expression of the submission's.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from types import ModuleType
+from typing import Any
+
+import triton.language as tl
+from triton.runtime.jit import JITFunction
+
+JSON = dict[str, Any]
+IMPORTABLE = ("triton", "math")
+_LITERALS = (bool, int, float, str, type(None))
+
+
+class CannotClose(Exception):
+    """A kernel uses a value that can't be taken along; the message names kernel, name and kind."""
+
+
+class Closure:
+    """Collects functions by identity; `functions` is the plain result, referred to by position."""
+
+    def __init__(self) -> None:
+        self.functions: list[JSON] = []
+        self._index: dict[int, int] = {}
+
+    def add(self, function: Any) -> int:
+        """Position of a JIT function (or `constexpr_function`), added with all that it refers to.
+
+        Raises:
+            CannotClose: it names a value of a kind that no kernel can use.
+        """
+        known = self._index.get(id(function))
+        if known is not None:
+            return known
+        position = len(self.functions)
+        self._index[id(function)] = position
+        entry: JSON = {}
+        self.functions.append(entry)  # Before the body is read: it may call itself.
+        tree = ast.parse(function.src)
+        definition = tree.body[0]
+        assert isinstance(definition, ast.FunctionDef)
+        bindings: dict[str, JSON] = {}
+        for name, attributes in _names_used(definition).items():
+            found, value = _look_up(function.fn, name)
+            if found:
+                bindings[name] = self._bind(function.__name__, name, value, attributes)
+        self._plain_header(function, definition, bindings)
+        entry.update(
+            name=function.__name__,
+            kind=_kind(function),
+            noinline=bool(getattr(function, "noinline", False)),
+            source=ast.unparse(tree),
+            bindings=bindings,
+        )
+        return position
+
+    def _plain_header(self, function: Any, definition: ast.FunctionDef, bindings: dict[str, JSON]) -> None:
+        parameters = inspect.signature(function.fn).parameters
+        constexprs = {p.name for p in getattr(function, "params", ()) if p.is_constexpr}
+        typed = {p.name: p.annotation for p in getattr(function, "params", ()) if p.annotation and not p.is_constexpr}
+        arguments = [*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs]
+        definition.decorator_list, definition.returns = [], None
+        for argument in arguments:
+            argument.annotation = None
+            if argument.arg in constexprs:
+                argument.annotation = ast.Constant("tl.constexpr")
+            elif argument.arg in typed:
+                argument.annotation = ast.Constant(typed[argument.arg])
+
+        def default(name: str) -> ast.expr:
+            place = f"_default_{name}"
+            bindings[place] = self._bind(function.__name__, name, parameters[name].default, set())
+            return ast.Name(place, ast.Load())
+
+        positional = arguments[: len(definition.args.posonlyargs) + len(definition.args.args)]
+        with_default = positional[len(positional) - len(definition.args.defaults) :]
+        definition.args.defaults = [default(argument.arg) for argument in with_default]
+        definition.args.kw_defaults = [
+            default(argument.arg) if old is not None else None
+            for argument, old in zip(definition.args.kwonlyargs, definition.args.kw_defaults, strict=True)
+        ]
+
+    def _bind(self, kernel: str, name: str, value: Any, attributes: set[str]) -> JSON:
+        encoded = self.encode(value)
+        if encoded is not None:
+            return encoded
+        if isinstance(value, ModuleType):
+            # A module of the submission's: only the attributes that the kernel reads travel.
+            members = {a: self._bind(kernel, f"{name}.{a}", getattr(value, a), set()) for a in sorted(attributes)}
+            return {"kind": "namespace", "members": members}
+        raise CannotClose(
+            f"Kernel code of `{kernel}` uses `{name}`, a {type(value).__name__} of Python. A kernel can name other "
+            "@triton.jit functions, triton.language and tl.constexpr values; pass the rest as arguments."
+        )
+
+    def encode(self, value: Any) -> JSON | None:
+        """Plain form of a value that a kernel may name or be given at compile time; None for any other."""
+        if type(value) in _LITERALS:
+            return {"kind": "literal", "text": _literal(value)}
+        if isinstance(value, tl.constexpr):
+            inner = self.encode(value.value)
+            return None if inner is None else {"kind": "constexpr", "value": inner}
+        if isinstance(value, tuple):
+            items = [self.encode(item) for item in value]
+            return None if None in items else {"kind": "tuple", "items": items}
+        if isinstance(value, tl.dtype) and not isinstance(value, (tl.pointer_type, tl.block_type)):
+            return {"kind": "dtype", "name": value.name}
+        if isinstance(value, ModuleType):
+            if value.__name__.split(".")[0] in IMPORTABLE:
+                return {"kind": "module", "name": value.__name__}
+            return None
+        imported = _importable(value)
+        if imported is not None:
+            return imported
+        if _kind(value):
+            return {"kind": "function", "index": self.add(value)}
+        return None
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return f"float('{value}')"
+    return repr(value)
+
+
+def _kind(value: Any) -> str:
+    names = {kind.__name__ for kind in type(value).__mro__}
+    if "GluonJITFunction" in names:
+        return "gluon"
+    if "JITFunction" in names:
+        return "jit"
+    return "constexpr_function" if "ConstexprFunction" in names else ""
+
+
+def _importable(value: Any) -> JSON | None:
+    """How to import a public object of Triton's own (``tl.load``, ``tl.sum``)."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or module.split(".")[0] not in IMPORTABLE:
+        return None
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        return None
+    return {"kind": "import", "module": module, "name": name} if found is value else None
+
+
+def _names_used(definition: ast.FunctionDef) -> dict[str, set[str]]:
+    """Names that the body reads → attributes read of them; parameters are left out."""
+    own = {a.arg for a in (*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs)}
+    used: dict[str, set[str]] = {}
+    for statement in definition.body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in own:
+                used.setdefault(node.id, set())
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id not in own:
+                used.setdefault(node.value.id, set()).add(node.attr)
+    return used
+
+
+def _look_up(function: Any, name: str) -> tuple[bool, Any]:
+    """A name as the function's body means it; not found: a local, a builtin or a mistake that compiling will tell."""
+    if name in function.__code__.co_varnames:
+        return False, None
+    if function.__closure__ and name in function.__code__.co_freevars:
+        return True, function.__closure__[function.__code__.co_freevars.index(name)].cell_contents
+    if name in function.__globals__:
+        return True, function.__globals__[name]
+    return False, None
+
+
+def source_text(function: JITFunction) -> str:
+    """The kernel's source as its author wrote it, decorators left out."""
+    return str(function.src)

@@ -1,0 +1,134 @@
+"""Rebuilds the functions of a `kernel_closure` in a process that never saw the submission.
+
+Triton's compiler evaluates calls in a kernel's body as Python, so what may be named is limited first: attributes of
+Triton's and math's modules, and nothing that reaches another module or the interpreter. The worker is sandboxed too.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.experimental import gluon
+
+from .kernel_closure import IMPORTABLE, JSON
+
+_READS_PROCESS = ("eval", "exec", "compile", "open", "input", "globals", "locals", "vars", "breakpoint")
+_FORBIDDEN = frozenset((*_READS_PROCESS, "getattr", "setattr", "delattr"))
+_STATEMENTS = (ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.ClassDef, ast.Lambda)
+
+
+class CannotRebuild(Exception):
+    """Kernel code does something that kernel code has no need of; the message says what."""
+
+
+def rebuild(functions: list[JSON], folder: Path) -> list[Any]:
+    """JIT functions, in order, from `Closure.functions`; their sources go to `folder`, where Triton reads them.
+
+    Raises:
+        CannotRebuild: a function reaches outside of Triton.
+    """
+    modules: list[ModuleType] = []
+    for position, entry in enumerate(functions):
+        module = ModuleType(f"kernel_{position}")
+        module.__dict__.update(
+            {name: _value(binding) for name, binding in entry["bindings"].items() if not _refers(binding)}
+        )
+        tree = ast.parse(entry["source"])
+        _check(tree, module)
+        path = folder / f"kernel_{position}.py"
+        path.write_text(_decorator(entry) + entry["source"] + "\n")
+        module.__dict__["_triton"], module.__dict__["_gluon"] = triton, gluon
+        module.__file__ = str(path)
+        exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+        modules.append(module)
+    built = [module.__dict__[entry["name"]] for module, entry in zip(modules, functions, strict=True)]
+    for module, entry in zip(modules, functions, strict=True):
+        for name, binding in entry["bindings"].items():
+            if _refers(binding):
+                module.__dict__[name] = _value(binding, built)
+    return built
+
+
+def _decorator(entry: JSON) -> str:
+    if entry["kind"] == "constexpr_function":
+        return "@_triton.constexpr_function\n"
+    package = "_gluon" if entry["kind"] == "gluon" else "_triton"
+    return f"@{package}.jit(noinline={bool(entry['noinline'])})\n"
+
+
+def _refers(binding: JSON) -> bool:
+    """Whether a binding names another function, which is bound once all are built."""
+    if binding["kind"] == "function":
+        return True
+    return any(_refers(item) for item in (*binding.get("items", ()), *binding.get("members", {}).values()))
+
+
+def _value(binding: JSON, built: list[Any] | None = None) -> Any:
+    kind = binding["kind"]
+    if kind == "literal":
+        text = binding["text"]
+        return float(text[7:-2]) if text.startswith("float(") else ast.literal_eval(text)
+    if kind == "constexpr":
+        return tl.constexpr(_value(binding["value"], built))
+    if kind == "tuple":
+        return tuple(_value(item, built) for item in binding["items"])
+    if kind == "dtype":
+        return tl.dtype(binding["name"])
+    if kind == "function" and built is not None:
+        return built[binding["index"]]
+    if kind == "namespace":
+        module = ModuleType("namespace")
+        module.__dict__.update({name: _value(item, built) for name, item in binding["members"].items()})
+        return module
+    if kind in ("module", "import"):
+        name = binding["name" if kind == "module" else "module"]
+        if name.split(".")[0] not in IMPORTABLE:
+            raise CannotRebuild(f"Kernel code imports {name}.")
+        found = importlib.import_module(name)
+        return found if kind == "module" else getattr(found, binding["name"])
+    raise CannotRebuild(f"Kernel code names a value of unknown kind {kind!r}.")
+
+
+def decode_value(binding: JSON, built: list[Any]) -> Any:
+    """A compile-time argument from its plain form."""
+    return _value(binding, built)
+
+
+def _check(tree: ast.AST, module: ModuleType) -> None:
+    for node in ast.walk(tree):
+        if isinstance(node, _STATEMENTS):
+            raise CannotRebuild(f"Kernel code holds a {type(node).__name__} at line {node.lineno}.")
+        if isinstance(node, ast.Name) and (node.id in _FORBIDDEN or node.id.startswith("__")):
+            raise CannotRebuild(f"Kernel code names `{node.id}`.")
+        if isinstance(node, ast.Attribute):
+            if node.attr.startswith("__"):
+                raise CannotRebuild(f"Kernel code reads `.{node.attr}`.")
+            _resolve(node, module)
+
+
+def _resolve(node: ast.expr, module: ModuleType) -> Any:
+    """The module that an attribute chain ends in, or None; a module outside of Triton is refused."""
+    if isinstance(node, ast.Name):
+        found = module.__dict__.get(node.id)
+        return found if isinstance(found, ModuleType) else None
+    if not isinstance(node, ast.Attribute):
+        return None
+    owner = _resolve(node.value, module)
+    found = getattr(owner, node.attr, None) if owner is not None else None
+    if isinstance(found, ModuleType) and found.__name__.split(".")[0] not in (*IMPORTABLE, "namespace"):
+        raise CannotRebuild(f"Kernel code reaches the module {found.__name__}.")
+    if callable(found) and not _of_triton(found):
+        raise CannotRebuild(f"Kernel code reaches `{node.attr}` of {getattr(found, '__module__', 'Python')}.")
+    return found if isinstance(found, ModuleType) else None
+
+
+def _of_triton(found: Any) -> bool:
+    if isinstance(found, tl.dtype):
+        return True
+    return str(getattr(found, "__module__", "")).split(".")[0] in (*IMPORTABLE, "kernel_closure")

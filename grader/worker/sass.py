@@ -1,0 +1,66 @@
+"""Reads what a cubin holds, with the `cuobjdump` and `nvdisasm` that Triton ships."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import triton.backends.nvidia
+
+TOOLS = Path(triton.backends.nvidia.__path__[0]) / "bin"
+TIMEOUT_S = 60
+_INSTRUCTION = re.compile(
+    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:\{\s*)?(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)((?:\.[A-Za-z0-9_]+)*)", re.MULTILINE
+)
+_USAGE = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
+_WIDE = frozenset({"LDG", "STG", "LDS", "STS", "LDGSTS"})
+_WIDTHS = ("64", "128", "256")
+
+
+class SassError(Exception):
+    """The disassembler couldn't read the binary; the message is its own."""
+
+
+def read_cubin(path: Path) -> dict[str, Any]:
+    """Registers, stack and instructions of the kernels in a cubin.
+
+    Returns:
+        registers: the most of any kernel, a thread. stack_bytes: stack and local memory a thread, where spilled values
+        lie. shared_bytes: static shared memory a block. instructions: opcode → how often it stands in the code; wide
+        accesses also under their width, e.g. ``LDG.128``.
+
+    Raises:
+        SassError: the tools can't read the file.
+    """
+    usage = _tool("cuobjdump", "-res-usage", path)
+    figures: dict[str, int] = Counter()
+    for name, value in _USAGE.findall(usage):
+        figures[name] = max(figures[name], int(value))
+    return {
+        "registers": figures["REG"],
+        "stack_bytes": figures["STACK"] + figures["LOCAL"],
+        "shared_bytes": figures["SHARED"],
+        "instructions": count_instructions(_tool("nvdisasm", "-c", path)),
+    }
+
+
+def count_instructions(sass: str) -> dict[str, int]:
+    """Opcode → count over a disassembly's text."""
+    counts: Counter[str] = Counter()
+    for opcode, modifiers in _INSTRUCTION.findall(sass):
+        counts[opcode] += 1
+        if opcode in _WIDE:
+            counts.update(f"{opcode}.{width}" for width in _WIDTHS if width in modifiers.split("."))
+    return dict(sorted(counts.items()))
+
+
+def _tool(name: str, option: str, path: Path) -> str:
+    done = subprocess.run(
+        [str(TOOLS / name), option, str(path)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    if done.returncode:
+        raise SassError(f"{name} failed: {done.stderr.strip()[:300]}")
+    return done.stdout
