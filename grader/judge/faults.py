@@ -89,6 +89,8 @@ def _discreet(error: WorkerFailure, context: Context) -> str:
     if isinstance(error, SubmissionRaised):
         known = error.type_name if _is_known(error.type_name) else "an exception of its own"
         place = _safe_place(error.where, context.source_lines)
+        if known == "NotImplementedError" and place:
+            return f"Not written yet: {place} raised NotImplementedError."
         if known == "TypeError" and not place:
             return "The call was refused (TypeError): compare the function's parameters with the handout."
         return f"Your code raised {known}{f' at {place}' if place else ''}. {_NO_TEXT}"

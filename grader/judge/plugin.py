@@ -70,8 +70,9 @@ class EnginePlugin:
             return
         order = {check_id: place for place, check_id in enumerate(self.plan.lab.checks)}
         wanted = [(item, check_id) for item, check_id in bound if check_id in self.plan.expected]
-        # Sorted as the scorecard is, so that progress is reported a check at a time.
-        wanted.sort(key=lambda pair: order[pair[1]])
+        # Public before hidden: what a submission says in a public check is shown in full, so it must not have seen
+        # hidden inputs by then. Otherwise as the scorecard is, so that progress is reported a check at a time.
+        wanted.sort(key=lambda pair: (self.plan.lab.checks[pair[1]].hidden, order[pair[1]]))
         config.hook.pytest_deselected(items=[item for item, check_id in bound if check_id not in self.plan.expected])
         items[:] = [item for item, _ in wanted]
         for item, check_id in wanted:
