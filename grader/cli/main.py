@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection
 from typing import Annotated
@@ -54,12 +55,22 @@ def main() -> None:
     sys.exit(guarded(lambda: invoke(sys.argv[1:])))
 
 
+def _check_working_folder() -> None:
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UsageError(
+            f"The working folder can't be used ({error.strerror}).", hint="Change into another."
+        ) from error
+
+
 def invoke(argv: list[str]) -> int:
     """Parse and run one command line.
 
     Raises:
         UsageError: the words don't parse. Whatever the command raises.
     """
+    _check_working_folder()
     command = typer.main.get_command(app)
     commands: Collection[str] = getattr(command, "commands", {})
     words = rewrite(argv, commands, _lab_names)

@@ -23,26 +23,31 @@ def write_json(text: str, target: str) -> None:
         sys.stdout.flush()
         return
     path = Path(target)
-    if path.exists() and not path.is_file():
+    try:
         if path.is_dir():
             raise UsageError(f"--json {target}: that is a folder.", hint=f"Name a file, e.g. {path / 'report.json'}.")
-        path.write_text(text, encoding="utf-8")  # a pipe or a device: nothing to replace
-        return
-    temporary = ""
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")  # a pipe or a device: nothing to replace
+        else:
+            _replace(path, text)
+    except OSError as error:
+        raise UsageError(
+            f"--json {target}: cannot be written ({error.strerror}).", hint="Name a file in a folder you may write to."
+        ) from error
+
+
+def _replace(path: Path, text: str) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=".grade-", dir=path.parent)
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
         # mkstemp makes it 0600; a report is as readable as any file that the person makes.
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
-    except OSError as error:
-        if temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        raise UsageError(
-            f"--json {target}: cannot be written ({error.strerror}).", hint="Name a file in a folder you may write to."
-        ) from error
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 def _umask() -> int:

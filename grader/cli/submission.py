@@ -19,7 +19,11 @@ def find_submission(course: Course, lab: Lab, asked: Path | None) -> Path:
         UsageError: there is no such folder; names every place looked at.
     """
     if asked is not None:
-        return _named(lab, asked)
+        try:
+            return _named(lab, asked)
+        except OSError as error:
+            # A name too long, a folder above that may not be entered.
+            raise UsageError(f"--submission {asked}: cannot be read ({error.strerror}).") from error
     here = Path.cwd()
     places = [
         *(folder / lab.id for folder in (here, *here.parents) if folder.name == WORKING_FOLDER),

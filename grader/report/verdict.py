@@ -78,15 +78,15 @@ class Problem:
 def problems(report: Report) -> list[Problem]:
     """Troubled checks, grouped by what they say; groups and their members in order of usefulness.
 
-    The same exception from the same line is one problem, however many cases met it: a hidden check words it in its
-    own way.
+    The same known mistake is one problem wherever it shows, and so is the same exception from the same line: a
+    hidden check words it in its own way.
     """
     groups: dict[tuple[str, ...], list[CheckResult]] = {}
     for check in troubled(report):
         message = one_line(check.message, max_characters=2000)
-        diagnosis = check.diagnosis.id if check.diagnosis else ""
-        said = exception_site(message) or (_CASES.sub("", message),)
-        groups.setdefault((check.status, diagnosis, *said), []).append(check)
+        said = exception_site(message) or ("", _CASES.sub("", message))
+        key = ("diagnosis", check.diagnosis.id) if check.diagnosis else said
+        groups.setdefault((check.status, *key), []).append(check)
     return [Problem(tuple(checks)) for checks in groups.values()]
 
 

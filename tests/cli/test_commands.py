@@ -172,6 +172,15 @@ def test_process_stopped_by_a_signal_cleans_up_and_says_so(course: Path, number:
     assert err.endswith("stopped: nothing of this run was kept\n")
 
 
+def test_process_in_a_folder_that_is_gone_says_so(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    program = f"cd '{gone}' && rmdir '{gone}' && exec \"$@\""
+    done = subprocess.run(["bash", "-c", program, "bash", *GRADE, "list"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "error: The working folder can't be used (No such file or directory)." in done.stderr
+
+
 def test_process_ascii_terminal_prints_question_marks_not_tracebacks(course: Path) -> None:
     path = course / "assignments" / "lab06_fa2_forward" / "lab.toml"
     path.write_text(path.read_text(encoding="utf-8").replace("FlashAttention-2", "Größe"), encoding="utf-8")

@@ -55,7 +55,13 @@ def test_run_json_to_a_file_keeps_the_scorecard(session, grade, tmp_path) -> Non
 
 @pytest.mark.parametrize(
     ("target", "reason"),
-    [("absent/result.json", "No such file or directory"), ("starter", "that is a folder")],
+    [
+        ("absent/result.json", "No such file or directory"),
+        ("starter", "that is a folder"),
+        ("starter/lab06_fa2_forward/fa2_forward.py/x.json", "Not a directory"),
+        ("n" * 300, "File name too long"),
+        ("", "that is a folder"),
+    ],
 )
 def test_run_json_that_cannot_be_written_loses_nothing(session, grade, target, reason) -> None:
     session.report = all_pass()
@@ -87,7 +93,7 @@ def test_run_json_failed_replacement_leaves_no_temporary_file(session, grade, tm
     assert done.code == 2
     assert "--json result.json: cannot be written (Read-only file system)" in done.err
     assert "total       100/100" in done.out
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".result")]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".grade-")]
 
 
 def test_run_passes_every_option_on(session, grade, course) -> None:
@@ -151,6 +157,8 @@ def test_run_submission_one_level_too_high_is_stepped_into(session, grade, cours
             "that is a file.",
             "--submission starter/lab06_fa2_forward.",
         ),
+        (["lab06", "--submission", "n" * 300], "cannot be read (File name too long)", ""),
+        (["lab\udcff"], "'lab", "Did you mean `grade lab06`?"),
         (["lab06", "--submission", "answer.zip"], "that is a file.", "Unpack it and name the folder."),
         (["lab02"], "No submission of lab02 found; looked at", "Name it with --submission DIR."),
         (

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from report_factory import ROWS, gpu_only_selected, limits_hit, mixture, outcomes, report, starter_fails
+from report_factory import MASK_TOP_LEFT, ROWS, gpu_only_selected, limits_hit, mixture, outcomes, report, starter_fails
 
 from grader.errors import ExitCode
 from grader.report.model import Kind, Status
@@ -73,6 +73,14 @@ def test_problems_same_line_and_exception_is_one_however_it_is_worded() -> None:
     )
     groups = [[check.id for check in group.checks] for group in problems(report(checks))]
     assert groups == [["forward", "traffic"], ["ragged-tails"], ["speed-sdpa", "benchmark"]]
+
+
+def test_problems_same_diagnosis_is_one_whatever_the_numbers() -> None:
+    checks = outcomes(
+        forward=FAIL | {"diagnosis": MASK_TOP_LEFT, "message": "off by 0.3"},
+        mask_bottom_right=FAIL | {"diagnosis": MASK_TOP_LEFT, "message": "off by 0.7"},
+    )
+    assert [len(group.checks) for group in problems(report(checks))] == [2]
 
 
 @pytest.mark.parametrize(
