@@ -84,6 +84,7 @@ class _Mode:
     env: dict[str, str]
     device: Device
     modules: tuple[str, ...] = ()
+    target: dict[str, Any] | None = None
     client: WorkerClient | None = None
     loaded: set[str] = field(default_factory=set)
     failed: dict[str, WorkerFailure] = field(default_factory=dict)
@@ -120,6 +121,7 @@ class Submission:
         self._isolation = isolation
         self._launcher = launcher
         self._modes: dict[str, _Mode] = {}
+        self._profiles: dict[str, HardwareProfile] = {}
         self._module = next((name for name in lab.files.edit if name.endswith(".py")), lab.files.edit[0])
         self._module = self._module.removesuffix(".py").replace("/", ".")
         self._last: WorkerClient | None = None
@@ -267,10 +269,11 @@ class Submission:
     ) -> Capture:
         """What the function would launch on a GPU of that profile; nothing runs. See `grader/worker/capture.py`."""
         target = profile or self.target
-        if target is None:
-            raise ValueError("capture needs a hardware profile")
+        if target is None or target.sm is None:
+            raise ValueError("capture needs the hardware profile of a GPU")
         name = module or self._module
         mode = f"{CAPTURE_PREFIX}{target.name}"
+        self._profiles[mode] = target
         client = self._ready(mode, name)
         body = {
             "module": name,
@@ -387,10 +390,17 @@ class Submission:
     def _new_mode(self, name: str) -> _Mode:
         env = {"MALLOC_PERTURB_": POISON_SETTING}
         if name.startswith(CAPTURE_PREFIX):
-            return _Mode(env, "cpu", ("capture",))
+            return _Mode(env, "cpu", ("capture",), self._profiles[name].model_dump(mode="json"))
+        target = None
         if self.lab.runtime == "triton" and self.device == "cpu":
             env["TRITON_INTERPRET"] = "1"
-        return _Mode(env, self.device, ("traffic",) if self.lab.runtime == "triton" else ())
+            if self.target is not None and self.target.sm is not None:
+                target = self.target.model_dump(mode="json")
+        if self.lab.runtime == "numpy":
+            # Small products: threads cost more than they bring, most of all while other submissions are graded, and
+            # one thread adds in one order on every machine.
+            env |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        return _Mode(env, self.device, ("traffic",) if self.lab.runtime == "triton" else (), target)
 
     def _start(self, mode: _Mode) -> WorkerClient:
         spec = LaunchSpec(
@@ -403,7 +413,9 @@ class Submission:
         )
         client = WorkerClient(self._launcher(spec), self.lab.limits, mode.device)
         try:
-            self.versions = client.start(self.lab.runtime, mode.device, submission=True, modules=mode.modules)
+            self.versions = client.start(
+                self.lab.runtime, mode.device, submission=True, modules=mode.modules, target=mode.target
+            )
         except BaseException:
             client.close()
             raise

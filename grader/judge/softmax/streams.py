@@ -87,7 +87,7 @@ def log_sum_exp(row_max: Array, row_sum: Array) -> Array:
 # Known mistakes with streams
 
 
-def _recurrence(
+def recurrence(
     blocks: Sequence[Array],
     *,
     start: float = -np.inf,
@@ -129,30 +129,30 @@ def stream_mistakes(blocks: Sequence[Array]) -> list[Mistake]:
         Mistake(
             "rescale-missing",
             "l equals a sum in which the old terms were never brought to the new maximum.",
-            lambda: [_recurrence(blocks, rescale=lambda old, new: np.ones_like(old))],
+            lambda: [recurrence(blocks, rescale=lambda old, new: np.ones_like(old))],
         ),
         Mistake(
             "rescale-inverted",
             "l equals a sum rescaled by exp(new max - old max): the sign of the exponent is turned round.",
             lambda: [
-                _recurrence(blocks, rescale=lambda old, new: np.exp(new - old)),
-                _recurrence(blocks, rescale=lambda old, new: np.where(np.isneginf(old), 0, np.exp(new - old))),
+                recurrence(blocks, rescale=lambda old, new: np.exp(new - old)),
+                recurrence(blocks, rescale=lambda old, new: np.where(np.isneginf(old), 0, np.exp(new - old))),
             ],
         ),
         Mistake(
             "block-max-kept",
             "l equals a sum in which each block's terms stay relative to that block's own maximum.",
-            lambda: [_recurrence(blocks, own_max=True)],
+            lambda: [recurrence(blocks, own_max=True)],
         ),
         Mistake(
             "nan-on-all-masked",
             "The NaNs are those of -inf - (-inf): a maximum of -inf was subtracted from scores of -inf.",
-            lambda: [_recurrence(blocks, safe=False)],
+            lambda: [recurrence(blocks, safe=False)],
         ),
         Mistake(
             "sentinel-finite",
             "The result is that of a finite number standing in for -inf at the start.",
-            lambda: [_recurrence(blocks, start=value) for value in SENTINELS],
+            lambda: [recurrence(blocks, start=value) for value in SENTINELS],
         ),
         Mistake(
             "no-max-subtraction",
@@ -162,7 +162,7 @@ def stream_mistakes(blocks: Sequence[Array]) -> list[Mistake]:
         Mistake(
             "sum-in-input-dtype",
             f"l equals a sum that was rounded to {dtype.name} after each block.",
-            lambda: [_recurrence(blocks, keep=rounded)],
+            lambda: [recurrence(blocks, keep=rounded)],
         ),
         Mistake(
             "last-block-dropped",
@@ -172,15 +172,18 @@ def stream_mistakes(blocks: Sequence[Array]) -> list[Mistake]:
     ]
 
 
-def judge_stats(judge: Judge, blocks: Sequence[Array], result: object, what: str) -> None:
+def judge_stats(judge: Judge, blocks: Sequence[Array], result: object, what: str, *, truth: Pair | None = None) -> None:
     """Hold (m, l) of a stream to the truth: m exactly, l to the check's `ulp`.
 
     Ends the check through `judge` when the types, shapes or values are wrong.
+
+    Args:
+        truth: known already; by default it is computed from the whole stream in extended precision.
     """
     dtype = statistics_dtype(blocks[0].dtype)
     rows = blocks[0].shape[0]
     row_max, row_sum = expect_arrays(judge, result, ("m", "l"), [(rows,), (rows,)], [dtype, dtype], what)
-    want_max, want_sum = stats_truth(np.concatenate(blocks, axis=1))
+    want_max, want_sum = truth or stats_truth(np.concatenate(blocks, axis=1))
     max_error, sum_error = ulp_error(row_max, want_max.astype(dtype)), ulp_error(row_sum, want_sum)
     judge.measure("l_error_ulp", sum_error)
     allowed = judge.thresholds["ulp"]
