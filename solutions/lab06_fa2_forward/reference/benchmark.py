@@ -158,13 +158,15 @@ def plot(table: list[dict[str, object]], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    colours = {name: f"C{i}" for i, name in enumerate(dict.fromkeys(str(r["kernel"]) for r in table))}
     panels = sorted({(int(str(r["head_dim"])), str(r["causal"])) for r in table})
     figure, axes = plt.subplots(1, len(panels), figsize=(4.5 * len(panels), 4), sharey=True, squeeze=False)
     for axis, (head_dim, causal) in zip(axes[0], panels, strict=True):
-        panel = [r for r in table if (r["head_dim"], r["causal"]) == (head_dim, causal) and r["tflops"]]
+        panel = [r for r in table if (int(str(r["head_dim"])), r["causal"]) == (head_dim, causal) and r["tflops"]]
         for name in dict.fromkeys(str(r["kernel"]) for r in panel):
             line = [r for r in panel if r["kernel"] == name]
-            axis.plot([r["seqlen"] for r in line], [float(str(r["tflops"])) for r in line], marker="o", label=name)
+            x, y = [int(str(r["seqlen"])) for r in line], [float(str(r["tflops"])) for r in line]
+            axis.plot(x, y, marker="o", color=colours[name], label=name)
         axis.set_xscale("log", base=2)
         axis.set_xlabel("sequence length")
         axis.set_title(f"head_dim {head_dim}, causal {causal}")

@@ -11,6 +11,7 @@ STATISTIC_BYTES = 4
 
 
 def _ceil_div(a: int, b: int) -> int:
+    """⌈a / b⌉ for b > 0, in integers."""
     return -(-a // b)
 
 
@@ -25,6 +26,7 @@ def work_split(batch: int, heads: int, seq_len: int, block_m: int, order: str) -
         ValueError: `order` is neither.
     """
     # BEGIN SOLUTION
+    # STARTER: raise NotImplementedError("TODO: work_split, see the README")
     if order == "fa1":
         return batch * heads
     if order == "fa2":
@@ -36,6 +38,7 @@ def work_split(batch: int, heads: int, seq_len: int, block_m: int, order: str) -
 def waves(ctas: int, sms: int, ctas_per_sm: int) -> int:
     """Rounds of resident CTAs that it takes to run `ctas` of equal length; 0 when there are none."""
     # BEGIN SOLUTION
+    # STARTER: raise NotImplementedError("TODO: waves, see the README")
     return _ceil_div(ctas, sms * ctas_per_sm)
     # END SOLUTION
 
@@ -43,6 +46,7 @@ def waves(ctas: int, sms: int, ctas_per_sm: int) -> int:
 def sm_utilisation(ctas: int, sms: int, ctas_per_sm: int) -> float:
     """Busy share of the CTA slots over all waves, 0 to 1: ctas / (waves * sms * ctas_per_sm)."""
     # BEGIN SOLUTION
+    # STARTER: raise NotImplementedError("TODO: sm_utilisation, see the README")
     if ctas == 0:
         return 0.0
     return ctas / (waves(ctas, sms, ctas_per_sm) * sms * ctas_per_sm)
@@ -62,6 +66,7 @@ def warp_traffic(block_m: int, block_n: int, head_dim: int, warps: int, itemsize
         ValueError: `split` is neither, or the warps don't divide the axis that they split.
     """
     # BEGIN SOLUTION
+    # STARTER: raise NotImplementedError("TODO: warp_traffic, see the README")
     if split not in ("split-k", "split-q"):
         raise ValueError(f"split must be 'split-k' or 'split-q', got {split!r}")
     axis = block_n if split == "split-k" else block_m
