@@ -16,7 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from grader.report import error_map, verdict
-from grader.report.model import CheckResult, ErrorMap, Report, Status, Tally
+from grader.report.model import CheckResult, ErrorMap, Report, Status, Tally, tally
 from grader.report.text import clean, count, count_points, one_line, points
 
 WIDE = 80
@@ -49,7 +49,7 @@ class Paragraph:
         lead = set_cell_size(self.first, self.indent) if self.first else " " * self.indent
         for line in self.text.wrap(console, width):
             line.rstrip()
-            yield Text(lead, style="dim" if self.first else "", end="").append_text(line).append("\n")
+            yield Text("", end="").append(lead, style="dim").append_text(line).append("\n")
             lead = " " * self.indent
 
 
@@ -189,14 +189,14 @@ class Scorecard:
         if len(problem.checks) > 1:
             yield _wrapped(f"{count(len(problem.checks), 'check')} stop at this same problem: {_names(problem)}")
         if check.diagnosis:
-            yield _labelled("diagnosis", clean(check.diagnosis.text, max_lines=4))
+            yield _labelled("diagnosis", clean(check.diagnosis.text, max_lines=4), style="yellow")
         question = self.hints.get(check.id, "")
         if question and not ours and check.phase != "import":
             yield _labelled("think", clean(question, max_lines=4))
         if check.error_map:
             yield Picture(check.error_map)
         for label, command in self._commands(check, hinted=bool(question) and not ours):
-            yield _labelled(label, command)
+            yield _labelled(label, command, style="cyan")
 
     def _commands(self, check: CheckResult, *, hinted: bool) -> Iterator[tuple[str, str]]:
         lab = self.report.lab.id[:5]
@@ -238,9 +238,10 @@ class Scorecard:
         kinds = [f"{kind.value} {_fraction(t)}" for kind, t in verdict.by_kind(report).items() if t.gradable]
         if kinds:
             yield _labelled("by kind", ", ".join(kinds))
-        yield _labelled("public", _standing(report.public_score))
-        if report.hidden_score.checks:
-            yield _labelled("hidden", _standing(report.hidden_score))
+        for label, hidden in (("public", False), ("hidden", True)):
+            checks = [check for check in report.checks if check.hidden is hidden]
+            if checks:
+                yield _labelled(label, _standing(checks))
         yield Paragraph(Text(summary(report), style="bold"), indent=14, first="  total")
 
 
@@ -294,12 +295,14 @@ def _fraction(score: Tally) -> str:
     return f"{points(score.points)}/{points(score.gradable)}"
 
 
-def _standing(score: Tally) -> str:
-    if not score.gradable:
-        return f"none of {count(score.checks, 'check')} gradable here"
-    shown = f"{_fraction(score)} points, {score.passed} of {count(score.checks, 'check')} passed"
+def _standing(checks: list[CheckResult]) -> str:
+    score = tally(checks)
+    ran = sum(check.status is not Status.SKIPPED for check in checks)
+    if not ran:
+        return f"none of {count(len(checks), 'check')} run here"
+    shown = f"{_fraction(score)} points, {score.passed} of {count(ran, 'check')} passed"
     missing = score.total - score.gradable
-    return f"{shown}, {count_points(missing)} not gradable here" if missing > 1e-9 else shown
+    return f"{shown}, {count_points(missing)} not run here" if missing > 1e-9 else shown
 
 
 def _names(problem: verdict.Problem) -> str:
@@ -308,8 +311,8 @@ def _names(problem: verdict.Problem) -> str:
     return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _labelled(label: str, text: str) -> Paragraph:
-    return Paragraph(Text(text), indent=14, first=f"  {label}")
+def _labelled(label: str, text: str, *, style: str = "") -> Paragraph:
+    return Paragraph(Text(text, style=style), indent=14, first=f"  {label}")
 
 
 def _wrapped(text: str, *, indent: int = 2) -> Paragraph:

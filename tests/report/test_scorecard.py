@@ -60,6 +60,12 @@ def test_scorecard_with_colour_draws_shades() -> None:
     assert "█" in text
 
 
+def test_scorecard_with_colour_dims_labels_and_not_what_they_say() -> None:
+    text = render(mixture(), 80, color_system="standard", force_terminal=True)
+    assert "\x1b[2m  next        \x1b[0m\x1b[36mgrade lab06 -k ragged-tails\x1b[0m" in text
+    assert "\x1b[2m  total       \x1b[0m\x1b[1m52.5/80" in text
+
+
 def test_scorecard_with_hostile_text_is_inert_on_a_colour_terminal() -> None:
     text = render(hostile(), 80, color_system="truecolor", force_terminal=True, markup=True, emoji=True)
     assert "[bold green]100/100[/bold green]" in text
