@@ -90,18 +90,20 @@ def _grade(course: Course, lab: Lab, submission: Path, options: RunOptions) -> R
         select=options.select,
         seeds=Seeds.replay(options.seed) if options.seed is not None else None,
     )
-    progress = Progress(_expected(lab, options))
+    progress = Progress(_expected(course, lab, options))
     try:
         return grade(request, progress=progress)
     finally:
         progress.close()
 
 
-def _expected(lab: Lab, options: RunOptions) -> int:
+def _expected(course: Course, lab: Lab, options: RunOptions) -> int:
+    """How many checks this run will report; a student's copy has no hidden tests."""
+    from grader.judge.plugin import HIDDEN_FILE
     from grader.judge.selection import select
 
-    chosen = select(lab, options.select)
-    return sum(not (options.public_only and lab.checks[check_id].hidden) for check_id in chosen)
+    hidden_too = not options.public_only and (course.assignment_dir(lab.id) / HIDDEN_FILE).is_file()
+    return sum(hidden_too or not lab.checks[check_id].hidden for check_id in select(lab, options.select))
 
 
 def _questions(course: Course, lab: Lab) -> Mapping[str, str]:

@@ -111,8 +111,14 @@ def test_run_passes_every_option_on(session, grade, course) -> None:
     assert repeated in " ".join(done.out.split())
 
 
-def test_run_without_a_terminal_reports_progress_a_line_a_check(session, grade) -> None:
+def test_run_in_a_students_copy_counts_public_checks_alone(session, grade) -> None:
     session.report = all_pass()
+    assert grade("lab06").err.splitlines()[1].startswith("[1/1]")
+
+
+def test_run_without_a_terminal_reports_progress_a_line_a_check(session, grade, course) -> None:
+    session.report = all_pass()
+    (course / "assignments" / "lab06_fa2_forward" / "test_hidden.py").write_text("")
     lines = grade("lab06").err.splitlines()
     assert lines[1] == "[1/2] contract: pass (0.0 s)"
     assert len(lines) == 1 + len(session.report.checks)
