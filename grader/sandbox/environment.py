@@ -32,12 +32,14 @@ class PythonFiles:
         roots: folders outside /usr that hold the environment, the base installation and the libraries.
         hops: links on the way from `executable` to the real binary that lie outside every root.
         import_dirs: folders to append to `sys.path`, which an isolated interpreter wouldn't find by itself.
+        probes: a few paths whose modes tell whether another user could run this Python.
     """
 
     executable: str
     roots: tuple[Path, ...]
     hops: tuple[Path, ...]
     import_dirs: tuple[str, ...]
+    probes: tuple[Path, ...]
 
 
 def is_within(path: Path, roots: Iterable[Path | str]) -> bool:
@@ -87,7 +89,8 @@ def python_files() -> PythonFiles:
     # site adds the environment's own folders; what PYTHONPATH brought is lost under -I.
     known = [path for path in sys.path if is_within(Path(path), prefixes)] if sys.prefix else []
     extra = dict.fromkeys(str(path) for path in libraries if str(path) not in known and not is_within(path, prefixes))
-    return PythonFiles(sys.executable, tuple(roots), tuple(hops), tuple(extra))
+    probes = [*roots, Path(sys.executable).resolve(), Path(os.__file__).resolve(), *libraries]
+    return PythonFiles(sys.executable, tuple(roots), tuple(hops), tuple(extra), tuple(probes))
 
 
 def default_protect() -> tuple[Path, ...]:
@@ -120,12 +123,6 @@ def unreadable_by_others(paths: Iterable[Path], *, ancestors: bool) -> Path | No
 def readable_by_others(paths: Iterable[Path]) -> list[Path]:
     """Those of `paths` that any user of this machine can read: mode bits of the path and of every folder above it."""
     return [path for path in paths if path.exists() and unreadable_by_others([path], ancestors=True) is None]
-
-
-def probe_paths(files: PythonFiles) -> list[Path]:
-    """A few files that tell whether another user could run this Python: the binary, the standard library, packages."""
-    paths = [*files.roots, Path(files.executable).resolve(), Path(os.__file__).resolve(), *_library_dirs()]
-    return [path for path in paths if path.exists()]
 
 
 def cuda_devices() -> list[Path]:

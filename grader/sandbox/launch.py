@@ -23,14 +23,13 @@ from typing import Literal, TypeVar
 
 from grader.course import Limits
 from grader.errors import InfrastructureError
-from grader.sandbox import bubblewrap, cgroups, landlock, limits, rundir, seccomp, uids
+from grader.sandbox import bubblewrap, cgroups, environment, landlock, limits, rundir, seccomp, uids
 from grader.sandbox.environment import (
     CPU_TOPOLOGY,
     ETC_FILES,
     SYSTEM_DIRS,
     cuda_devices,
     cuda_library_dirs,
-    python_files,
     variables,
 )
 from grader.sandbox.levels import Isolation, choose_isolation
@@ -155,7 +154,7 @@ def _landlock(spec: LaunchSpec, worker: Path, scratch: Path) -> dict[str, object
     """Rules that show a worker without a mount namespace what a sealed one would see; None without Landlock."""
     if spec.isolation.level == "sealed" or not landlock.abi():
         return None
-    files = python_files()
+    files = environment.python_files()
     readable = [Path(name) for name in (*SYSTEM_DIRS, *ETC_FILES, *SMALL_ETC_FILES, *CPU_TOPOLOGY)]
     readable += [*files.roots, *files.hops, *(Path(name) for name in files.import_dirs), worker]
     readable += landlock.judge_proc_files()
@@ -244,7 +243,7 @@ class _Plan:
             "landlock": _landlock(spec, worker, self.scratch),
             "seccomp": base64.b64encode(program).decode(),
             "directory": "/tmp" if self.sealed else str(self.scratch),
-            "path": [bubblewrap.WORKER_DIR if self.sealed else str(worker), *python_files().import_dirs],
+            "path": [bubblewrap.WORKER_DIR if self.sealed else str(worker), *environment.python_files().import_dirs],
             "entry": spec.entry,
         }
 
@@ -285,7 +284,7 @@ def _sealed_command(plan: _Plan, worker: Path, fds: list[int], info_fd: int) -> 
     arguments = [
         *bubblewrap.namespace_arguments(),
         *bubblewrap.root_arguments(
-            files=python_files(),
+            files=environment.python_files(),
             etc=_etc_files(plan.folder / "etc", uid),
             worker=worker,
             stage=spec.stage,
@@ -309,11 +308,11 @@ def _start(plan: _Plan, child_socket: socket.socket, pipe_fd: int, info_fd: int)
         if plan.group is not None:
             command += ["/bin/sh", "-c", cgroups.JOIN_SCRIPT, "join", *plan.group.join_files, "--"]
         home = bubblewrap.WORKER_DIR if plan.sealed else str(worker)
-        interpreter = [python_files().executable, "-I", "-B", "-X", "utf8"]
+        interpreter = [environment.python_files().executable, "-I", "-B", "-X", "utf8"]
         bootstrap = [f"{home}/{WORKER_PACKAGE}/bootstrap.py", str(fds[0])]
         if plan.sealed:
             command += _sealed_command(plan, worker, fds, info_fd)
-        environment = variables(
+        environ = variables(
             device=spec.device,
             tmp="/tmp" if plan.sealed else str(plan.scratch),
             submission=plan.submission_dir,
@@ -327,7 +326,7 @@ def _start(plan: _Plan, child_socket: socket.socket, pipe_fd: int, info_fd: int)
                 stdin=subprocess.DEVNULL,
                 stdout=pipe_fd,
                 stderr=pipe_fd,
-                env=environment,
+                env=environ,
                 cwd="/",
                 pass_fds=passed,
                 start_new_session=True,

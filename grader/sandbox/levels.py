@@ -16,14 +16,8 @@ from pathlib import Path
 from typing import Literal, cast
 
 from grader.errors import InfrastructureError, UsageError
-from grader.sandbox import bubblewrap, cgroups, landlock, seccomp
-from grader.sandbox.environment import (
-    default_protect,
-    probe_paths,
-    python_files,
-    readable_by_others,
-    unreadable_by_others,
-)
+from grader.sandbox import bubblewrap, cgroups, environment, landlock, seccomp
+from grader.sandbox.environment import default_protect, readable_by_others, unreadable_by_others
 
 Level = Literal["sealed", "uid", "process"]
 LEVELS: tuple[Level, ...] = ("sealed", "uid", "process")
@@ -97,10 +91,9 @@ def _obstacle(level: Level, protect: tuple[Path, ...]) -> tuple[str, str]:
 def _sealed_obstacle(forbidden: str) -> tuple[str, str]:
     if forbidden:
         return f"${FORBID_VARIABLE} is set", ""
-    files = python_files()
     if os.geteuid() == 0:
         # Mounts step over closed folders above the environment, but not over its own mode.
-        closed = unreadable_by_others(probe_paths(files), ancestors=False)
+        closed = unreadable_by_others(environment.python_files().probes, ancestors=False)
         if closed is not None:
             return f"{closed} can't be read by another uid (try `chmod -R o+rX {closed}`)", ""
     binaries = bubblewrap.binaries()
@@ -118,7 +111,7 @@ def _sealed_obstacle(forbidden: str) -> tuple[str, str]:
 def _uid_obstacle(protect: tuple[Path, ...]) -> str:
     if os.geteuid() != 0:
         return "only root can change to a uid of its own"
-    closed = unreadable_by_others(probe_paths(python_files()), ancestors=True)
+    closed = unreadable_by_others(environment.python_files().probes, ancestors=True)
     if closed is not None:
         return f"Python can't be run by another uid because of {closed} (try `chmod o+rx {closed}`)"
     if not landlock.abi():

@@ -175,9 +175,9 @@ def prepare_imports(directories: list[str]) -> None:
     sys.meta_path[:] = [f for f in sys.meta_path if not getattr(f, "__module__", "").startswith("__editable__")]
 
 
-def _descendants() -> list[int]:
-    """Processes below this one, from /proc."""
-    children: dict[int, list[int]] = {}
+def _descendants() -> list[tuple[int, int]]:
+    """(pid, process group) of every process below this one, from /proc."""
+    children: dict[int, list[tuple[int, int]]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -185,12 +185,12 @@ def _descendants() -> list[int]:
                     fields = file.read().rpartition(b")")[2].split()
             except OSError:
                 continue
-            children.setdefault(int(fields[1]), []).append(int(name))
-    found: list[int] = []
+            children.setdefault(int(fields[1]), []).append((int(name), int(fields[2])))
+    found: list[tuple[int, int]] = []
     queue = [os.getpid()]
     while queue:
-        for pid in children.get(queue.pop(), ()):
-            found.append(pid)
+        for pid, group in children.get(queue.pop(), ()):
+            found.append((pid, group))
             queue.append(pid)
     return found
 
@@ -212,9 +212,12 @@ def kill_descendants(uid: int | None) -> None:
     deadline = time.monotonic() + KILL_DEADLINE_S
     number = signal.SIGSTOP  # First stop them all, so that a process that forks faster than we look stands still.
     while time.monotonic() < deadline:
-        for pid in _descendants():
+        below = _descendants()
+        # A group is signalled in one step, so a process that forks and exits faster than we look can't slip through.
+        groups = {-group for _, group in below if group != os.getpgrp()}
+        for target in (*groups, *(pid for pid, _ in below)):
             try:
-                os.kill(pid, number)
+                os.kill(target, number)
             except ProcessLookupError:
                 continue
         if uid is not None:
