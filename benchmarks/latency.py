@@ -1,7 +1,7 @@
 """How long the command takes: start-up, one grade of a lab's reference, a worker's start.
 
-Usage: ``python -m benchmarks.latency [--runs N] [--only NAME] [--output FILE]``. Wall time of whole processes, medians of N runs after one
-warm-up, on an otherwise idle machine. Exits with 1 when a median misses its target.
+Usage: ``python -m benchmarks.latency [--runs N] [--only NAME] [--output FILE]``. Wall time of whole processes, medians
+of N runs after one warm-up, on an otherwise idle machine. Exits with 1 when a median misses its target.
 """
 
 from __future__ import annotations
@@ -60,12 +60,11 @@ def graded_reference(lab_id: str, *options: str) -> Callable[[], float]:
 
 def worker_start() -> float:
     """Seconds from asking for a worker of a NumPy lab to its readiness, sealed where this machine can."""
+    from grader.course import Course
+    from grader.profiles import load_profile
     from grader.sandbox.levels import choose_isolation
     from grader.sandbox.stage import stage
     from grader.sandbox.submission import Submission
-
-    from grader.course import Course
-    from grader.profiles import load_profile
 
     course = Course.find(ROOT)
     lab = course.lab("lab02")
