@@ -178,7 +178,9 @@ def _report(
     hidden_here = plan.has_hidden_tests or not any(spec.hidden for spec in lab.checks.values())
     return Report(
         lab=LabRef(id=lab.id, number=lab.number, title=lab.title),
-        submission=SubmissionRef(path=str(request.submission), sha256=staged.sha256, files=staged.files),
+        submission=SubmissionRef(
+            path=str(request.submission), sha256=staged.sha256, files=staged.files, notes=list(staged.notes)
+        ),
         device=target.device,
         device_name=target.device_name,
         profile=ProfileRef(

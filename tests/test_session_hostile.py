@@ -87,6 +87,7 @@ def test_control_files_in_the_submission_change_nothing(course: Course, tmp_path
     report = graded(course, submission)
     assert {check.status for check in report.checks} == {Status.FAIL}
     assert report.score.points == 0
+    assert any(note.startswith("conftest.py was left out") for note in report.submission.notes)
 
 
 def test_control_files_in_the_working_folder_change_nothing(

@@ -215,6 +215,8 @@ class Scorecard:
 
     def _note_texts(self) -> Iterator[str]:
         report = self.report
+        for note in report.submission.notes:
+            yield f"{one_line(note)}."
         left_out = [check for check in report.checks if not verdict.is_selected(check)]
         if left_out:
             chosen = f" by -k {one_line(report.selection)}" if report.selection else ""
