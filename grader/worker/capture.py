@@ -7,6 +7,7 @@ marked), then noted in place of being compiled. `@triton.autotune` launches each
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from triton.runtime.jit import JITFunction
 from .fake_cuda import Target, capability_of, fake_cuda
 from .fake_inputs import fake_device, to_fake
 from .function_backward import run_backward, watch_functions
-from .kernel_closure import JSON, CannotClose, Closure, source_text
+from .kernel_closure import JSON, CannotClose, Closure
 
 MAX_LAUNCHES = 256
 _NOT_OPTIONS = frozenset({"debug", "instrumentation_mode", "extern_libs", "arch"})
@@ -35,6 +36,8 @@ class Recorder:
 
     def __init__(self) -> None:
         self.launches: list[JSON] = []
+        self.closure = Closure()
+        self._known: dict[str, JSON] = {}
         self.configuration: JSON | None = None
         self.phase = "forward"
 
@@ -44,10 +47,6 @@ class Recorder:
         Raises:
             TooManyLaunches: more than MAX_LAUNCHES. TypeError, KeyError, ValueError: arguments that Triton refuses.
         """
-        if len(self.launches) >= MAX_LAUNCHES:
-            raise TooManyLaunches(
-                f"This call launches more than {MAX_LAUNCHES} kernels; launch one over a grid in place of a loop."
-            )
         kwargs = {"debug": False, "instrumentation_mode": "", **kwargs}
         _, _, _, backend, binder = function.create_binder()  # Not cached: the target may differ from the last call's.
         bound, specialization, options = binder(*args, **kwargs)
@@ -55,7 +54,6 @@ class Recorder:
         launch: JSON = {
             "kernel": function.fn.__name__,
             "phase": self.phase,
-            "source": source_text(function),
             "signature": dict(signature),
             "options": {
                 name: value
@@ -67,19 +65,33 @@ class Recorder:
             "grid": _grid(grid, bound),
             "configuration": self.configuration,
             "error": None,
-            "functions": [],
+            "entry": None,
             "constexprs": [],
             "attributes": [[list(path), [list(pair) for pair in pairs]] for path, pairs in attributes.items() if pairs],
             "shown_constexprs": _shown(function, constexprs),
         }
-        closure = Closure()
         try:
-            closure.add(function)
-            launch["constexprs"] = [[list(path), _constant(closure, value)] for path, value in constexprs.items()]
-            launch["functions"] = closure.functions
+            with self.closure.undone_on_error():
+                launch["entry"] = self.closure.add(function)
+                launch["constexprs"] = [[list(p), _constant(self.closure, value)] for p, value in constexprs.items()]
         except CannotClose as problem:
-            launch["error"] = str(problem)
+            launch.update(error=str(problem), entry=None, constexprs=[])
+        self._keep(launch)
+
+    def _keep(self, launch: JSON) -> None:
+        """Append a launch, or count it when it equals an earlier one."""
+        identity = json.dumps(launch, sort_keys=True, default=str)
+        if identity in self._known:
+            self._known[identity]["times"] += 1
+            return
+        if len(self.launches) >= MAX_LAUNCHES:
+            raise TooManyLaunches(
+                f"This call launches more than {MAX_LAUNCHES} different kernels or grids; a loop over launches belongs "
+                "into the grid of one."
+            )
+        self._known[identity] = launch
         self.launches.append(launch)
+        launch["times"] = 1
 
 
 def run(
@@ -95,7 +107,8 @@ def run(
         target: see `fake_cuda`.
 
     Returns:
-        ``{"capability": 90, "launches": [...]}``, plain data; a launch's keys are those that `Recorder.note` writes.
+        ``{"capability": 90, "launches": [...], "functions": [...]}``, plain data; a launch's keys are those that
+        `Recorder.note` writes, `entry` being its kernel's position among `functions` (see `kernel_closure`).
 
     Raises:
         whatever the launcher raises.
@@ -109,7 +122,7 @@ def run(
             recorder.phase = "backward"
             run_backward(applied)
     major, minor = capability_of(target)
-    return {"capability": 10 * major + minor, "launches": recorder.launches}
+    return {"capability": 10 * major + minor, "launches": recorder.launches, "functions": recorder.closure.functions}
 
 
 @contextmanager

@@ -29,6 +29,12 @@ _ALLOCATION_GAP = 1 << 40
 _GUARDS_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
 
 
+class _NoDevice(FakeTensorMode):  # type: ignore[misc]
+    """A FakeTensorMode that never touches a GPU, though `torch.cuda.is_available` answers True here."""
+
+    avoid_device_init = True
+
+
 class _KnownIntegers(TorchDispatchMode):  # type: ignore[misc]
     """Computes integer operations on the values that integer tensors keep beside them."""
 
@@ -43,8 +49,11 @@ class _KnownIntegers(TorchDispatchMode):  # type: ignore[misc]
             if known is None:
                 raise
             return tree_map_only(torch.Tensor, to_fake, known)
-        if isinstance(result, FakeTensor) and isinstance(known, torch.Tensor):
-            result.known_values = known
+        results, values = (x if isinstance(x, (tuple, list)) else [x] for x in (result, known))
+        if known is not None:
+            for made, value in zip(results, values, strict=True):
+                if isinstance(made, FakeTensor):
+                    made.known_values = value
         return result
 
 
@@ -114,7 +123,7 @@ def fake_device() -> Iterator[FakeTensorMode]:
     before = FakeTensor.__dict__.get("data_ptr")
     FakeTensor.data_ptr = data_ptr
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode, _KnownIntegers():
+        with _NoDevice(allow_non_fake_inputs=True) as mode, _KnownIntegers():
             yield mode
     finally:
         if before is None:

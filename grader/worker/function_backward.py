@@ -37,9 +37,8 @@ class Context:
 def watch_functions() -> Iterator[list[tuple[Any, Context, Any]]]:
     """Yield the list that each differentiable application in the block is added to: (class, context, outputs)."""
     applied: list[tuple[Any, Context, Any]] = []
-    original = torch.autograd.Function.__dict__["apply"]
 
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         needs = tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
         context = Context(needs)
         with torch.no_grad():
@@ -52,11 +51,22 @@ def watch_functions() -> Iterator[list[tuple[Any, Context, Any]]]:
             applied.append((cls, context, outputs))
         return outputs
 
-    torch.autograd.Function.apply = classmethod(apply)
+    # The code is replaced, not the method: modules commonly keep `attention = Attention.apply`, bound before this runs.
+    original = torch.autograd.Function.apply.__func__
+    code, names = original.__code__, original.__globals__
+    names["_watched_apply"] = apply
+    original.__code__ = _Redirect.apply.__code__
     try:
         yield applied
     finally:
-        torch.autograd.Function.apply = original
+        original.__code__ = code
+        del names["_watched_apply"]
+
+
+class _Redirect:
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        assert __class__  # type: ignore[name-defined]
+        return _watched_apply(cls, args, kwargs)  # type: ignore[name-defined]  # noqa: F821 - set in torch's module
 
 
 def run_backward(applied: list[tuple[Any, Context, Any]]) -> None:

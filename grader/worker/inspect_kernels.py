@@ -41,15 +41,15 @@ def run(capture: JSON, capabilities: list[int], *, compile_limit_s: float = COMP
     for launch in capture["launches"]:
         for capability in capabilities:
             jobs.setdefault(_identity(launch, capability), (launch, capability))
-    return _run_all(list(jobs.values()), compile_limit_s)
+    return _run_all(list(jobs.values()), capture["functions"], compile_limit_s)
 
 
 def _identity(launch: JSON, capability: int) -> str:
-    parts = ("functions", "signature", "constexprs", "attributes", "options", "error", "kernel")
+    parts = ("entry", "signature", "constexprs", "attributes", "options", "error", "kernel")
     return json.dumps([[launch[part] for part in parts], capability], sort_keys=True, default=list)
 
 
-def _run_all(jobs: list[tuple[JSON, int]], limit_s: float) -> list[JSON]:
+def _run_all(jobs: list[tuple[JSON, int]], functions: list[JSON], limit_s: float) -> list[JSON]:
     fork = multiprocessing.get_context("fork")
     reports: list[JSON] = [{} for _ in jobs]
     waiting = list(enumerate(jobs))
@@ -58,7 +58,7 @@ def _run_all(jobs: list[tuple[JSON, int]], limit_s: float) -> list[JSON]:
         while waiting and len(running) < PARALLEL:
             index, (launch, capability) = waiting.pop(0)
             receive, send = fork.Pipe(duplex=False)
-            process = fork.Process(target=_job, args=(launch, capability, send))
+            process = fork.Process(target=_job, args=(launch, functions, capability, send))
             process.start()
             send.close()
             running[receive] = (index, process, time.monotonic() + limit_s)
@@ -86,19 +86,20 @@ def _outcome(connection: Connection, process: Any, answered: bool, job: tuple[JS
         connection.close()
 
 
-def _job(launch: JSON, capability: int, send: Connection) -> None:
+def _job(launch: JSON, functions: list[JSON], capability: int, send: Connection) -> None:
     with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
-        send.send(inspect_launch(launch, capability, Path(folder)))
+        send.send(inspect_launch(launch, functions, capability, Path(folder)))
     send.close()
 
 
-def inspect_launch(launch: JSON, capability: int, folder: Path) -> JSON:
+def inspect_launch(launch: JSON, functions: list[JSON], capability: int, folder: Path) -> JSON:
     """Compile one launch for one capability in `folder` and report."""
     if launch["error"]:
         return _report(launch, capability, error=launch["error"])
     os.environ["TRITON_CACHE_DIR"] = str(folder / "cache")
     try:
-        built = rebuild(launch["functions"], folder)
+        entry = {"kind": "function", "index": launch["entry"]}
+        built = rebuild(functions, [entry, *(value for _, value in launch["constexprs"])], folder)
         compiled = triton.compile(
             _source(launch, built), target=GPUTarget("cuda", capability, 32), options=dict(launch["options"])
         )
@@ -122,13 +123,13 @@ def inspect_launch(launch: JSON, capability: int, folder: Path) -> JSON:
     return report
 
 
-def _source(launch: JSON, built: list[Any]) -> Any:
-    kernel = built[0]
+def _source(launch: JSON, built: dict[int, Any]) -> Any:
+    kernel = built[launch["entry"]]
     constexprs = {tuple(path): decode_value(value, built) for path, value in launch["constexprs"]}
     attributes = {tuple(path): [list(pair) for pair in pairs] for path, pairs in launch["attributes"]}
     signature = {name: _tuples(kind) for name, kind in launch["signature"].items()}
     maker = ASTSource
-    if launch["functions"][0]["kind"] == "gluon":
+    if kernel.is_gluon():
         from triton.experimental.gluon._runtime import GluonASTSource
 
         maker = GluonASTSource

@@ -1,8 +1,9 @@
 """Everything a Triton kernel needs to be compiled elsewhere: its source, its helpers', and the values they name.
 
-The result is plain data. Each function keeps a namespace of its own, because two helpers from two files may mean
-different things by one name. Default values and annotations are replaced by plain values, so that rebuilding a function
-(see `kernel_rebuild`) evaluates no expression of the submission's.
+The result is plain data: name, kind, `text` as its author wrote it, `source` as it's rebuilt, and `bindings`. Each
+function keeps a namespace of its own, because two helpers from two files may mean different things by one name. Default
+values and annotations are replaced by plain values, so that rebuilding a function (see `kernel_rebuild`) evaluates no
+expression of the submission's.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 import triton.language as tl
-from triton.runtime.jit import JITFunction
 
 JSON = dict[str, Any]
 IMPORTABLE = ("triton", "math")
@@ -58,10 +60,22 @@ class Closure:
             name=function.__name__,
             kind=_kind(function),
             noinline=bool(getattr(function, "noinline", False)),
+            text=function.src,
             source=ast.unparse(tree),
             bindings=bindings,
         )
         return position
+
+    @contextmanager
+    def undone_on_error(self) -> Iterator[None]:
+        """What the block added is taken back if it raises, so that no half-read function stays."""
+        before = len(self.functions)
+        try:
+            yield
+        except BaseException:
+            del self.functions[before:]
+            self._index = {key: position for key, position in self._index.items() if position < before}
+            raise
 
     def _plain_header(self, function: Any, definition: ast.FunctionDef, bindings: dict[str, JSON]) -> None:
         parameters = inspect.signature(function.fn).parameters
@@ -175,8 +189,3 @@ def _look_up(function: Any, name: str) -> tuple[bool, Any]:
     if name in function.__globals__:
         return True, function.__globals__[name]
     return False, None
-
-
-def source_text(function: JITFunction) -> str:
-    """The kernel's source as its author wrote it, decorators left out."""
-    return str(function.src)

@@ -27,32 +27,43 @@ class CannotRebuild(Exception):
     """Kernel code does something that kernel code has no need of; the message says what."""
 
 
-def rebuild(functions: list[JSON], folder: Path) -> list[Any]:
-    """JIT functions, in order, from `Closure.functions`; their sources go to `folder`, where Triton reads them.
+def rebuild(functions: list[JSON], roots: list[JSON], folder: Path) -> dict[int, Any]:
+    """JIT functions by position in `Closure.functions`: those that `roots` refer to, and their helpers.
+
+    Args:
+        roots: bindings, e.g. ``{"kind": "function", "index": 0}``.
+        folder: where their sources go, for Triton to read.
 
     Raises:
         CannotRebuild: a function reaches outside of Triton.
     """
-    modules: list[ModuleType] = []
-    for position, entry in enumerate(functions):
-        module = ModuleType(f"kernel_{position}")
-        module.__dict__.update(
-            {name: _value(binding) for name, binding in entry["bindings"].items() if not _refers(binding)}
-        )
-        tree = ast.parse(entry["source"])
-        _check(tree, module)
-        path = folder / f"kernel_{position}.py"
-        path.write_text(_decorator(entry) + entry["source"] + "\n")
-        module.__dict__["_triton"], module.__dict__["_gluon"] = triton, gluon
-        module.__file__ = str(path)
-        exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
-        modules.append(module)
-    built = [module.__dict__[entry["name"]] for module, entry in zip(modules, functions, strict=True)]
-    for module, entry in zip(modules, functions, strict=True):
-        for name, binding in entry["bindings"].items():
-            if _refers(binding):
-                module.__dict__[name] = _value(binding, built)
+    modules: dict[int, ModuleType] = {}
+    waiting = [index for root in roots for index in _referred(root)]
+    while waiting:
+        position = waiting.pop()
+        if position not in modules:
+            modules[position] = _module(position, functions[position], folder)
+            waiting += [i for binding in functions[position]["bindings"].values() for i in _referred(binding)]
+    built = {position: module.__dict__[functions[position]["name"]] for position, module in modules.items()}
+    for position, module in modules.items():
+        for name, binding in functions[position]["bindings"].items():
+            if _referred(binding):
+                module.__dict__[name] = decode_value(binding, built)
     return built
+
+
+def _module(position: int, entry: JSON, folder: Path) -> ModuleType:
+    """A module that holds one function and the plain values that it names."""
+    module = ModuleType(f"kernel_{position}")
+    plain = {name: binding for name, binding in entry["bindings"].items() if not _referred(binding)}
+    module.__dict__.update({name: decode_value(binding, {}) for name, binding in plain.items()})
+    _check(ast.parse(entry["source"]), module)
+    path = folder / f"kernel_{position}.py"
+    path.write_text(_decorator(entry) + entry["source"] + "\n")
+    module.__dict__["_triton"], module.__dict__["_gluon"] = triton, gluon
+    module.__file__ = str(path)
+    exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+    return module
 
 
 def _decorator(entry: JSON) -> str:
@@ -62,29 +73,37 @@ def _decorator(entry: JSON) -> str:
     return f"@{package}.jit(noinline={bool(entry['noinline'])})\n"
 
 
-def _refers(binding: JSON) -> bool:
-    """Whether a binding names another function, which is bound once all are built."""
+def _referred(binding: JSON) -> list[int]:
+    """Positions of the functions that a binding names; they are bound once all are built."""
     if binding["kind"] == "function":
-        return True
-    return any(_refers(item) for item in (*binding.get("items", ()), *binding.get("members", {}).values()))
+        return [int(binding["index"])]
+    inner = [*binding.get("items", ()), *binding.get("members", {}).values()]
+    if binding["kind"] == "constexpr":
+        inner.append(binding["value"])
+    return [position for item in inner for position in _referred(item)]
 
 
-def _value(binding: JSON, built: list[Any] | None = None) -> Any:
+def decode_value(binding: JSON, built: dict[int, Any]) -> Any:
+    """A value from its plain form (see `Closure.encode`).
+
+    Args:
+        built: functions by position, for those that it refers to.
+    """
     kind = binding["kind"]
     if kind == "literal":
         text = binding["text"]
         return float(text[7:-2]) if text.startswith("float(") else ast.literal_eval(text)
     if kind == "constexpr":
-        return tl.constexpr(_value(binding["value"], built))
+        return tl.constexpr(decode_value(binding["value"], built))
     if kind == "tuple":
-        return tuple(_value(item, built) for item in binding["items"])
+        return tuple(decode_value(item, built) for item in binding["items"])
     if kind == "dtype":
         return tl.dtype(binding["name"])
-    if kind == "function" and built is not None:
+    if kind == "function":
         return built[binding["index"]]
     if kind == "namespace":
         module = ModuleType("namespace")
-        module.__dict__.update({name: _value(item, built) for name, item in binding["members"].items()})
+        module.__dict__.update({name: decode_value(item, built) for name, item in binding["members"].items()})
         return module
     if kind in ("module", "import"):
         name = binding["name" if kind == "module" else "module"]
@@ -93,11 +112,6 @@ def _value(binding: JSON, built: list[Any] | None = None) -> Any:
         found = importlib.import_module(name)
         return found if kind == "module" else getattr(found, binding["name"])
     raise CannotRebuild(f"Kernel code names a value of unknown kind {kind!r}.")
-
-
-def decode_value(binding: JSON, built: list[Any]) -> Any:
-    """A compile-time argument from its plain form."""
-    return _value(binding, built)
 
 
 def _check(tree: ast.AST, module: ModuleType) -> None:
@@ -131,4 +145,4 @@ def _resolve(node: ast.expr, module: ModuleType) -> Any:
 def _of_triton(found: Any) -> bool:
     if isinstance(found, tl.dtype):
         return True
-    return str(getattr(found, "__module__", "")).split(".")[0] in (*IMPORTABLE, "kernel_closure")
+    return str(getattr(found, "__module__", "")).split(".")[0] in IMPORTABLE

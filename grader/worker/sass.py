@@ -18,6 +18,10 @@ _INSTRUCTION = re.compile(
 _USAGE = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
 _WIDE = frozenset({"LDG", "STG", "LDS", "STS", "LDGSTS"})
 _WIDTHS = ("64", "128", "256")
+_ATOMICS = frozenset({"RED", "REDG", "ATOM", "ATOMG", "ATOMS", "UTMAREDG"})
+_FLOATS = ("F16", "BF16", "F32", "F64")
+FLOAT_ATOMICS = "FLOAT_ATOMICS"
+"""Key under which atomic additions of floats are counted: their order, so their sum's last bits, varies by run."""
 
 
 class SassError(Exception):
@@ -30,7 +34,7 @@ def read_cubin(path: Path) -> dict[str, Any]:
     Returns:
         registers: the most of any kernel, a thread. stack_bytes: stack and local memory a thread, where spilled values
         lie. shared_bytes: static shared memory a block. instructions: opcode → how often it stands in the code; wide
-        accesses also under their width, e.g. ``LDG.128``.
+        accesses also under their width, e.g. ``LDG.128``, and atomic additions of floats under ``FLOAT_ATOMICS``.
 
     Raises:
         SassError: the tools can't read the file.
@@ -54,6 +58,8 @@ def count_instructions(sass: str) -> dict[str, int]:
         counts[opcode] += 1
         if opcode in _WIDE:
             counts.update(f"{opcode}.{width}" for width in _WIDTHS if width in modifiers.split("."))
+        if opcode in _ATOMICS and "ADD" in modifiers and any(name in modifiers for name in _FLOATS):
+            counts[FLOAT_ATOMICS] += 1
     return dict(sorted(counts.items()))
 
 
