@@ -27,7 +27,6 @@ from grader.worker.wire import MAX_BYTES, ProtocolError
 
 START_TIMEOUT_S = 120.0
 """Loading torch, Triton and CUDA from a cold disk; no submission is there yet."""
-MAX_CUDA_BYTES = 1 << 30
 MAX_TEXT = 2000
 SHOWN_OUTPUT = 500
 MIB = 1 << 20
@@ -48,17 +47,23 @@ class WorkerClient:
         self._limits = limits
         # A child of the worker's may hold the socket open after the worker's end: then its process tells.
         self._exit_fd = os.pidfd_open(launched.pid)
-        max_bytes = MAX_CUDA_BYTES if device == "cuda" else MAX_BYTES
-        self._channel = Channel(launched.sock, max_bytes=max_bytes, peer_exit_fd=self._exit_fd)
+        self._channel = Channel(launched.sock, max_bytes=MAX_BYTES[device], peer_exit_fd=self._exit_fd)
 
     def start(
-        self, runtime: str, device: str, *, submission: bool = False, modules: tuple[str, ...] = ()
+        self,
+        runtime: str,
+        device: str,
+        *,
+        submission: bool = False,
+        modules: tuple[str, ...] = (),
+        target: dict[str, Any] | None = None,
     ) -> dict[str, str]:
         """Have the worker load its libraries.
 
         Args:
             submission: make the staged submission importable.
             modules: of the worker's own, to load before that, e.g. ``traffic``.
+            target: the hardware profile, as plain data, that `torch.cuda` answers from where there's no GPU.
 
         Returns:
             versions by library.
@@ -66,7 +71,13 @@ class WorkerClient:
         Raises:
             InfrastructureError: it can't; no submission has been read yet.
         """
-        body = {"runtime": runtime, "device": device, "submission": submission, "modules": list(modules)}
+        body = {
+            "runtime": runtime,
+            "device": device,
+            "submission": submission,
+            "modules": list(modules),
+            "target": target,
+        }
         try:
             versions = self.request("start", body, timeout_s=START_TIMEOUT_S, doing="loading its libraries")
         except (Crashed, TimedOut, OutOfMemory, ContractViolated, SubmissionRaised) as failure:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from grader.worker.wire import HostRef, ProtocolError
+
+_numbers = itertools.count()
+"""No two calls share a number, so a stub that a submission kept reaches nothing later."""
 
 
 class HostRefusal(Exception):
@@ -56,14 +60,14 @@ class Hosts:
     """The hosted objects among one call's arguments."""
 
     def __init__(self) -> None:
-        self._objects: list[Hosted] = []
+        self._objects: dict[int, Hosted] = {}
 
     def replace(self, value: Any) -> Any:
         """`value` with every `Hosted` in it (in lists, tuples and dicts too) replaced by a reference."""
         if isinstance(value, Hosted):
-            if value not in self._objects:
-                self._objects.append(value)
-            return value.ref(self._objects.index(value))
+            number = next(_numbers)
+            self._objects[number] = value
+            return value.ref(number)
         if type(value) in (list, tuple):
             return type(value)(self.replace(item) for item in value)
         if type(value) is dict:
@@ -79,7 +83,7 @@ class Hosts:
         if type(call) is not dict or call.get("n") != expected_number:
             raise ProtocolError("a call of a hosted object out of order")
         number, method, args, kwargs = (call.get(key) for key in ("object", "method", "args", "kwargs"))
-        if type(number) is not int or not 0 <= number < len(self._objects) or type(method) is not str:
+        if type(number) is not int or number not in self._objects or type(method) is not str:
             raise ProtocolError("a call of an unknown hosted object")
         if type(args) is not list or type(kwargs) is not dict:
             raise ProtocolError("a call of a hosted object without arguments")

@@ -139,6 +139,11 @@ class Submission:
                 mode.client.close()
                 mode.client = None
 
+    @property
+    def isolation(self) -> Isolation:
+        """The boundary that its workers run behind; compile workers take the same."""
+        return self._isolation
+
     # Calls
 
     def call(

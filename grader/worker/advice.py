@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 
-def advice_for(exception: BaseException, source_line: str) -> str | None:
+
+def advice_for(type_name: str, message: str, source_line: str) -> str | None:
     """What to write instead, or None when nothing is known.
 
     Args:
+        type_name, message: of the exception, as text: asking the exception itself runs code of the submission's.
         source_line: the submission's line that raised, trimmed.
     """
-    text = f"{type(exception).__name__}: {exception}"
-    if "is_cuda" in source_line or "is_cuda" in text or "Expected a cuda device" in text:
+    text = f"{type_name}: {message}"
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if interpreted and ("is_cuda" in source_line or "is_cuda" in text or "Expected a cuda device" in text):
         return (
             "Without a GPU the kernel runs in Triton's interpreter on CPU tensors, where `.is_cuda` is False. "
             "Ask for what you need instead: compare `q.device` with `k.device` and `v.device`, and allocate with "

@@ -18,9 +18,10 @@ from .guards import (
     GuardedArray,
     array_extent,
     check_not_aliasing,
+    check_size,
     poison_small_allocations,
 )
-from .wire import Bytes, HostRef, Json, Leaf, RefReader, UnsendableError, numpy_leaf, numpy_value
+from .wire import MAX_BYTES, Bytes, HostRef, Json, Leaf, RefReader, UnsendableError, numpy_leaf, numpy_value
 
 MAX_WARNINGS = 20
 MAX_WARNING_TEXT = 500
@@ -102,8 +103,9 @@ def _walk(bound: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 class ResultLeaves:
     """Tells results by their parts, refusing what isn't exactly an array or a tensor of its own memory."""
 
-    def __init__(self, guarded: list[Guarded], *, with_torch: bool) -> None:
+    def __init__(self, guarded: list[Guarded], max_bytes: int, *, with_torch: bool) -> None:
         self._guarded = guarded
+        self._max_bytes = max_bytes
         self._with_torch = with_torch
 
     def __call__(self, value: Any, path: str) -> Leaf | None:
@@ -112,13 +114,14 @@ class ResultLeaves:
                 raise ContractError(f"{path} is a {type(value).__name__}; expected exactly numpy.ndarray, no subclass.")
             start, end = array_extent(value)
             check_not_aliasing(start, end, self._guarded, path)
+            check_size(value.nbytes, self._max_bytes, path)
             return numpy_leaf(value, path)
         if isinstance(value, _generic):
             return numpy_leaf(value, path)
         if self._with_torch:
             from .tensors import tensor_leaf
 
-            return tensor_leaf(value, self._guarded, path)
+            return tensor_leaf(value, self._guarded, self._max_bytes, path)
         return None
 
 
@@ -150,11 +153,13 @@ def perform(
     value = _watched(function, args, kwargs, arguments, options, reply)
     if with_torch:
         tensors.synchronize(device)
-    encoder = Encoder(ResultLeaves(arguments.guarded, with_torch=with_torch), records=True)
+    encoder = Encoder(ResultLeaves(arguments.guarded, MAX_BYTES[device], with_torch=with_torch), records=True)
     try:
         written = encoder.encode(value, "the result")
     except UnsendableError as error:
         raise ContractError(f"{error}.") from error
+    except (MemoryError, RuntimeError) as error:  # torch says RuntimeError when there's no memory for a copy
+        raise RaisedError from error
     for guard in arguments.guarded:
         guard.check_values()
     reply["mutated"] = {guard.name: guard.current() for guard in arguments.guarded if guard.mutable}

@@ -62,7 +62,7 @@ _loads = json.JSONDecoder(parse_constant=_no_constant).decode
 _SOL_SOCKET, _SCM_RIGHTS, _CTRUNC = int(socket.SOL_SOCKET), int(socket.SCM_RIGHTS), int(socket.MSG_CTRUNC)
 _RECEIVE_FLAGS = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
 _ANCILLARY_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
-_monotonic = time.monotonic
+_monotonic, _empty = time.monotonic, np.empty
 _close, _write, _preadv, _fstat, _getseals = os.close, os.write, os.preadv, os.fstat, fcntl.fcntl
 
 
@@ -111,7 +111,7 @@ class Channel:
         self,
         sock: socket.socket,
         *,
-        max_bytes: int = MAX_BYTES,
+        max_bytes: int = MAX_BYTES["cpu"],
         peer_exit_fd: int | None = None,
     ) -> None:
         sock.setblocking(False)
@@ -225,7 +225,7 @@ class Channel:
                 raise ProtocolError(f"bytes that aren't a frame ({prefix!r})")
             header = _parse(self._take(length, deadline, descriptors))
             kind, number, body, total, by_memfd, spans = _checked(header, self._max_bytes)
-            payload = np.empty(total, np.uint8)
+            payload = _empty(total, np.uint8)
             if not by_memfd:
                 self._fill(memoryview(payload), deadline, descriptors)  # type: ignore[arg-type]
             if len(descriptors) != int(by_memfd):

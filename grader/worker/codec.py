@@ -30,6 +30,8 @@ from .wire import (
     numpy_value,
 )
 
+_frombuffer = np.frombuffer
+
 
 class Encoder:
     """Writes values down. `buffers` fills up in the order in which `encode` meets arrays.
@@ -66,7 +68,7 @@ class Encoder:
         if kind is dict:
             return self._dict("dict", value, path, depth)
         if kind is bytes:
-            return {"~": "bytes", "b": self._buffer(np.frombuffer(value, np.uint8), path)}
+            return {"~": "bytes", "b": self._buffer(_frombuffer(value, np.uint8), path)}
         if kind is HostRef:
             attributes = self._dict("dict", value.attributes, path, depth)
             return {"~": "host", "i": value.id, "n": value.name, "m": list(value.methods), "a": attributes}

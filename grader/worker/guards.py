@@ -27,6 +27,7 @@ SMALL_ALLOCATION_BYTES = 1024
 CACHED_BLOCKS = 7
 """NumPy keeps up to 7 freed blocks of every size below 1024 bytes, which malloc's poison never sees."""
 
+_full, _array_equal, _ndarray, _NAN = np.full, np.array_equal, np.ndarray, np.nan
 _INTEGER_PREFIXES = ("int", "uint", "bool")
 
 
@@ -125,7 +126,7 @@ class GuardedArray(Guarded):
         item = ITEM_SIZES[leaf.dtype]
         self._leaf = leaf
         self._fill = fill_byte(leaf.dtype)
-        self._buffer = np.full(buffer_bytes(span * item, ARRAY_GUARD_BYTES), self._fill, np.uint8)
+        self._buffer = _full(buffer_bytes(span * item, ARRAY_GUARD_BYTES), self._fill, np.uint8)
         self.address, self.size = self._buffer.ctypes.data, self._buffer.size
         start = lead_bytes(self.address, ARRAY_GUARD_BYTES) + leaf.offset * item
         self.value = self._view(start, strides, numpy_dtype(leaf.dtype))
@@ -135,16 +136,16 @@ class GuardedArray(Guarded):
 
     def _view(self, start: int, strides: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         steps = tuple(stride * dtype.itemsize for stride in strides)
-        return np.ndarray(self._leaf.shape, dtype, self._buffer, start, steps)
+        return _ndarray(self._leaf.shape, dtype, self._buffer, start, steps)
 
     def changed(self) -> bool:
-        return not np.array_equal(raw_bytes(self._own[sent_once(self._leaf)]), self._leaf.raw)
+        return not _array_equal(raw_bytes(self._own[sent_once(self._leaf)]), self._leaf.raw)
 
     def current(self) -> Any:
         return self._own.copy()
 
     def spilled(self) -> bool:
-        self._own[...] = np.full(self._own.itemsize, self._fill, np.uint8).view(self._own.dtype)[0]
+        self._own[...] = _full(self._own.itemsize, self._fill, np.uint8).view(self._own.dtype)[0]
         return bool((self._buffer != self._fill).any())
 
 
@@ -168,8 +169,14 @@ def check_not_aliasing(start: int, end: int, guarded: list[Guarded], path: str) 
             raise ContractError(f"{path} is a view of the input `{argument.name}`; return a new array.")
 
 
+def check_size(size: int, limit: int, path: str) -> None:
+    """Raises ContractError if a result has more bytes than may cross; a view by stride 0 can claim any number."""
+    if size > limit:
+        raise ContractError(f"{path} has {size} bytes, larger than the {limit} that a result may have.")
+
+
 def poison_small_allocations() -> None:
     """Fill NumPy's cache of small freed blocks with NaN, so that an element nobody wrote shows. Takes 0.6 ms."""
     for size in range(16, SMALL_ALLOCATION_BYTES + 1, 16):
-        blocks = [np.full(size // 8, np.nan) for _ in range(CACHED_BLOCKS)]
+        blocks = [_full(size // 8, _NAN) for _ in range(CACHED_BLOCKS)]
         del blocks

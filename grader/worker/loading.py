@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import linecache
 import os
 import sys
 import traceback
@@ -12,11 +13,13 @@ from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
 from typing import Any
 
+from .advice import advice_for
+
 MAX_TEXT = 2000
 MAX_FRAMES = 6
 MAX_NAMES = 20
 
-_signature, _walk_tb = inspect.signature, traceback.walk_tb
+_signature, _walk_tb, _source_line = inspect.signature, traceback.walk_tb, linecache.getline
 
 
 class MissingError(Exception):
@@ -130,6 +133,8 @@ class Submission:
         else:
             where = frames[-1] if frames else ""
         name = type(cause).__name__[:200]
+        advice = advice_for(name, text, self._last_line(error))
+        text = f"{text} {advice}".lstrip() if advice else text
         memory = (
             isinstance(cause, MemoryError)
             or name == "OutOfMemoryError"
@@ -144,6 +149,14 @@ class Submission:
             if relative:
                 found.append(f"{relative}:{line} in {frame.f_code.co_name}"[:300])
         return found[-1000:]
+
+    def _last_line(self, error: BaseException) -> str:
+        """Source of the submission's innermost line, trimmed; empty if no frame is the submission's."""
+        line = ""
+        for frame, number in _walk_tb(error.__traceback__):
+            if self._relative(frame.f_code.co_filename):
+                line = _source_line(frame.f_code.co_filename, number).strip()
+        return line
 
     def _relative(self, path: str) -> str:
         """The path inside the submission; empty for any other file."""

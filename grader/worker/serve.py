@@ -26,7 +26,7 @@ from .codec import Encoder
 from .guards import ContractError
 from .hosting import HostRefusedError, make_stub
 from .loading import MissingError, SignatureError, Submission, parameters
-from .wire import HostRef, Json, Leaf, UnsendableError, WireError, numpy_value
+from .wire import MAX_BYTES, HostRef, Json, Leaf, UnsendableError, WireError, numpy_value
 
 SOCKET_FD = 3
 SUBMISSION_VARIABLE = "GRADE_SUBMISSION_DIR"
@@ -68,6 +68,7 @@ class _Worker:
         self._device = "cpu"
         self._submission: Submission | None = None
         self._kept: Arguments | None = None
+        self._stack = contextlib.ExitStack()
         self._handlers = {
             "start": self._start,
             "import": self._import,
@@ -93,6 +94,13 @@ class _Worker:
     def _answer(self, frame: Frame) -> tuple[str, Json, list[Any]]:
         """Kind, tree and buffers of the reply to one request, whatever happens in it."""
         try:
+            return self._judged(frame)
+        except Exception:  # noqa: BLE001 - a fault of ours is told to the judge, which counts it as one
+            return _written("fault", {"message": _format_exc()[-MAX_FAULT_TEXT:]})
+
+    def _judged(self, frame: Frame) -> tuple[str, Json, list[Any]]:
+        """The reply, where what the submission did wrong is told as such."""
+        try:
             arguments = Arguments(self._stub)
             body = frame.value(arguments.leaf, arguments.ref, expand=True)
             if frame.kind == "call":
@@ -110,8 +118,6 @@ class _Worker:
             return _written("signature", {"message": str(error)})
         except MemoryError as error:
             return _written("raised", self._describe(error))
-        except Exception:  # noqa: BLE001 - a fault of ours is told to the judge, which counts it as one
-            return _written("fault", {"message": _format_exc()[-MAX_FAULT_TEXT:]})
 
     def _start(self, body: dict[str, Any]) -> dict[str, str]:
         """Load the runtime's libraries, then make the submission's folder importable, after everything else."""
@@ -127,6 +133,9 @@ class _Worker:
                 import_module(f"{__package__}.interpreter_fixes").apply()
         for name in body["modules"]:
             import_module(f"{__package__}.{name}")
+        if body["target"] is not None:
+            tensors = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "fake"
+            self._stack.enter_context(import_module(f"{__package__}.fake_cuda").fake_cuda(body["target"], tensors))
         if body["submission"]:
             folder = os.environ[SUBMISSION_VARIABLE]
             self._submission = Submission(folder)
@@ -193,7 +202,7 @@ class _Worker:
 
     def _ask(self, number: int, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One method call on an object of the judge's."""
-        leaves = calls.ResultLeaves([], with_torch=self._runtime != "numpy")
+        leaves = calls.ResultLeaves([], MAX_BYTES[self._device], with_torch=self._runtime != "numpy")
         with self._lock:
             self._host_calls += 1
             call = {"n": self._host_calls, "object": number, "method": method, "args": list(args), "kwargs": kwargs}

@@ -15,12 +15,13 @@ from .guards import (
     Guarded,
     buffer_bytes,
     check_not_aliasing,
+    check_size,
     fill_byte,
     layout,
     lead_bytes,
     sent_once,
 )
-from .wire import EXTENDED_DTYPES, ITEM_SIZES, NUMPY_DTYPES, Leaf
+from .wire import EXTENDED_DTYPES, ITEM_SIZES, NUMPY_DTYPES, Bytes, Leaf
 
 TENSOR_GUARD_BYTES = 1 << 16
 """A tile of 128 rows of 128 float32 that runs over the end of a tensor still lands in NaN."""
@@ -39,7 +40,7 @@ _detach, _contiguous, _cpu, _view, _reshape = (
 )
 _resolve_conj, _resolve_neg, _numpy = _Tensor.resolve_conj, _Tensor.resolve_neg, _Tensor.numpy
 _equal, _from_numpy, _full, _empty = torch.equal, torch.from_numpy, torch.full, torch.empty
-_no_grad = torch.no_grad
+_no_grad, _np_full = torch.no_grad, np.full
 _synchronize, _uint8, _strided = torch.cuda.synchronize, torch.uint8, torch.strided
 
 
@@ -52,8 +53,10 @@ class GuardedTensor(Guarded):
         self._leaf = leaf
         self._fill = fill_byte(leaf.dtype)
         total = buffer_bytes(span * item, TENSOR_GUARD_BYTES)
+        self._bytes: Bytes | None = None
         if leaf.device == "cpu":
-            self._buffer = _from_numpy(np.full(total, self._fill, np.uint8))
+            self._bytes = _np_full(total, self._fill, np.uint8)
+            self._buffer = _from_numpy(self._bytes)
         else:
             self._buffer = _full((total,), self._fill, dtype=_uint8, device=leaf.device)
         self.address, self.size = self._buffer.data_ptr(), total
@@ -90,12 +93,14 @@ class GuardedTensor(Guarded):
 
     def spilled(self) -> bool:
         with _no_grad():
-            canary = _from_numpy(np.full(ITEM_SIZES[self._leaf.dtype], self._fill, np.uint8))
+            canary = _from_numpy(_np_full(ITEM_SIZES[self._leaf.dtype], self._fill, np.uint8))
             self._once(self._own).copy_(_view(canary, TORCH_DTYPES[self._leaf.dtype])[0].to(self._leaf.device))
-            return bool((self._buffer != self._fill).any())
+            # On a CPU by NumPy: torch would wake its threads, which takes 30 ms on two busy cores.
+            whole = self._buffer if self._bytes is None else self._bytes
+            return bool((whole != self._fill).any())
 
 
-def tensor_leaf(value: Any, guarded: list[Guarded], path: str) -> Leaf | None:
+def tensor_leaf(value: Any, guarded: list[Guarded], max_bytes: int, path: str) -> Leaf | None:
     """The leaf of a result that is exactly a `torch.Tensor`: dense, on a real device, of a dtype that can be judged.
 
     Returns:
@@ -121,6 +126,7 @@ def tensor_leaf(value: Any, guarded: list[Guarded], path: str) -> Leaf | None:
             last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
             start = plain.data_ptr()
             check_not_aliasing(start, start + (last + 1) * plain.element_size(), guarded, path)
+        check_size(plain.numel() * plain.element_size(), max_bytes, path)
         dense = _contiguous(_resolve_neg(_resolve_conj(_cpu(plain))))
         raw = _numpy(_view(_reshape(dense, (-1,)), _uint8)) if plain.numel() else np.empty(0, np.uint8)
     kept = None if plain.is_contiguous() else strides

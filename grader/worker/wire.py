@@ -20,8 +20,8 @@ MAX_DEPTH = 32
 MAX_BUFFERS = 4096
 MAX_DIMS = 32
 MAX_INT_BITS = 1 << 16
-MAX_BYTES = 256 << 20
-"""Default limit on the buffers of one message, in bytes."""
+MAX_BYTES = {"cpu": 256 << 20, "cuda": 1 << 30}
+"""Limit on the buffers of one message, in bytes, by the device that the worker computes on."""
 
 PLAIN_INT_BITS = 63
 BUFFER_ALIGNMENT = 64
@@ -165,7 +165,7 @@ RefReader: TypeAlias = Callable[[HostRef], Any]
 
 def raw_bytes(array: NDArray[Any]) -> Bytes:
     """The array's values in C order as a flat uint8 array (no copy where it's contiguous already)."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return _ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -185,7 +185,7 @@ def numpy_leaf(value: Any, path: str) -> Leaf | None:
         strides = _element_strides(value)
         return Leaf("array", dtype, value.shape, raw_bytes(value), value.shape, strides)
     if isinstance(value, np.generic) and type(value) is value.dtype.type:
-        return Leaf("scalar", _dtype_name(value.dtype, path), (), raw_bytes(np.asarray(value)), ())
+        return Leaf("scalar", _dtype_name(value.dtype, path), (), raw_bytes(_asarray(value)), ())
     return None
 
 
@@ -212,6 +212,7 @@ def _tensor_leaf(value: Tensor, path: str) -> Leaf:
     )
 
 
+_ascontiguousarray, _asarray = np.ascontiguousarray, np.asarray
 _NATIVE_NAMES = {np.dtype(name): name for name in NUMPY_DTYPES}
 
 

@@ -1,0 +1,53 @@
+"""Submissions of one or a few files for the tests of the boundary, at the strongest level to be had."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from grader.course import Lab, Limits
+from grader.sandbox.levels import Isolation, choose_isolation
+from grader.sandbox.stage import Staged
+from grader.sandbox.submission import Device, Submission
+
+
+@functools.cache
+def isolation(level: str = "auto") -> Isolation:
+    return choose_isolation(level)
+
+
+def small_lab(runtime: str = "numpy", **limits: Any) -> Lab:
+    """A lab with one file, `answer.py`, and one check."""
+    return Lab.model_validate(
+        {
+            "format_version": 1,
+            "id": "lab99_small",
+            "title": "Small",
+            "summary": "For tests.",
+            "runtime": runtime,
+            "files": {"edit": ["answer.py"]},
+            "limits": Limits(**limits).model_dump(),
+            "checks": {"only": {"title": "Only", "kind": "correctness", "points": 100}},
+        }
+    )
+
+
+def small_submission(
+    folder: Path,
+    source: str,
+    *,
+    runtime: str = "numpy",
+    level: str = "auto",
+    device: Device = "cpu",
+    files: dict[str, str] | None = None,
+    **limits: Any,
+) -> Submission:
+    """A submission whose `answer.py` is `source`, beside further `files`; the caller closes it."""
+    for name, text in {"answer.py": source, **(files or {})}.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o644)
+    for path in (folder, *list(folder.parents)[:3]):  # pytest's temporary folders are closed to other users
+        if path.owner() == folder.owner() and path != Path("/"):
+            path.chmod(path.stat().st_mode | 0o055)
+    return Submission(Staged(folder, folder), small_lab(runtime, **limits), isolation(level), device)
