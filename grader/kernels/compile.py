@@ -91,7 +91,8 @@ def inspect(
     worker = launcher(LaunchSpec(isolation=isolation, limits=limits, runtime="triton"))
     client = WorkerClient(worker, limits, "cpu")
     try:
-        client.start("triton", "cpu", modules=("inspect_kernels",))
+        # "numpy": the module loads Triton itself, and compiling needs no torch, which takes seconds to load.
+        client.start("numpy", "cpu", modules=("inspect_kernels",))
         answer = client.request(
             "inspect",
             {"capture": capture, "capabilities": capabilities},

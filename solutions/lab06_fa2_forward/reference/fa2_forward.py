@@ -212,6 +212,14 @@ def _check_inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     _require(q.device == k.device == v.device, f"one device expected, got {q.device}, {k.device}, {v.device}")
 
 
+def _scale_and_window(
+    head_dim: int, causal: bool, scale: float | None, window: tuple[int, int] | None
+) -> tuple[float, int, int]:
+    """(scale, left, right) with defaults filled in; -1 is unbounded. A causal mask is a window that ends at 0."""
+    left, right = window if window is not None else (-1, -1)
+    return 1.0 / math.sqrt(head_dim) if scale is None else float(scale), left, 0 if causal else right
+
+
 def _on_device(device: torch.device) -> AbstractContextManager[object]:
     """Triton launches on the current device, which need not be the tensors' own."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
@@ -243,15 +251,12 @@ def flash_attention_forward(
         ValueError: shapes, dtypes or devices that don't go together.
     """
     _check_inputs(q, k, v)
-    batch, q_heads, seq_q, head_dim = q.shape
-    kv_heads, seq_k = k.shape[1], k.shape[2]
-    scale = 1.0 / math.sqrt(head_dim) if scale is None else float(scale)
-    window_left, window_right = window if window is not None else (-1, -1)
-    if causal:
-        window_right = 0
     # BEGIN SOLUTION
     # STARTER: # TODO: allocate o and lse, choose the tiles, launch one program a query tile.
     # STARTER: raise NotImplementedError("TODO: allocate o and lse, and launch _forward_kernel")
+    batch, q_heads, seq_q, head_dim = q.shape
+    kv_heads, seq_k = k.shape[1], k.shape[2]
+    scale, window_left, window_right = _scale_and_window(head_dim, causal, scale, window)
     o = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty((batch, q_heads, seq_q), dtype=torch.float32, device=q.device)
     if q.numel() == 0:

@@ -1,0 +1,222 @@
+"""Holds the counted traffic of an attention forward to FlashAttention-2's closed form, whatever its tiles are.
+
+Source: FlashAttention-2, arXiv 2307.08691, Algorithm 1. Without a mask, for B·H heads, ⌈q_len/Br⌉ row blocks a head:
+loads B·H·(q_len·d + ⌈q_len/Br⌉·2·k_len·d) elements, stores O and the LSE once.
+
+Br isn't told by the submission: it follows from how often K was read and from how many programs read it. A kernel may
+split the keys over s programs, each of which then reads Q again and leaves a float32 partial (O, max, sum) that a
+second kernel merges; s follows from how often Q was read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
+
+from grader.judge.oracle import AttentionCase
+from grader.judge.precision import numpy_dtype
+from grader.kernels.closed_forms import LSE_ITEMSIZE
+from grader.report.model import Diagnosis
+from grader.worker.traffic_model import Traffic
+
+FLOAT_BYTES = 4
+BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class Judging(Protocol):
+    """The part of the judge fixture that is used here."""
+
+    thresholds: dict[str, float]
+
+    def measure(self, name: str, value: object) -> None: ...
+    def fail(self, message: str, *, diagnosis: Diagnosis | None = None) -> NoReturn: ...
+    def skip(self, reason: str) -> NoReturn: ...
+
+
+@dataclass(frozen=True)
+class Work:
+    """A forward's sizes in bytes, and its programs.
+
+    Attributes:
+        heads: batch · q_heads.
+        rows: query rows of all heads.
+        q_bytes: Q once; O is as large. kv_bytes: K once a query head; V is as large.
+        splits: how often Q was read, that is into how many runs the keys are split.
+        programs: programs of the launches that read K.
+    """
+
+    heads: int
+    rows: int
+    head_dim: int
+    q_bytes: int
+    kv_bytes: int
+    splits: int
+    programs: int
+
+
+def judge_fa2_traffic(judge: Judging, case: AttentionCase, traffic: Traffic) -> None:
+    """One call without a mask: every byte explained by the closed form, from above and from below.
+
+    `case` has no mask and as many kv heads as query heads, so that K's bytes don't depend on how heads are packed.
+    """
+    _require_counted(judge, traffic)
+    work = measure_work(judge, case, traffic)
+    blocks = _row_blocks(judge, case, traffic, work)
+    most = judge.thresholds["max_block_m"], judge.thresholds["min_block_m"]
+    low, high = (-(-case.q_len // int(block)) for block in most)
+    if not low <= blocks <= high:
+        judge.fail(
+            f"K and V are read {blocks} times a head for {case.q_len} queries; expected {low} to {high} times, once a "
+            f"tile of {int(most[1])} to {int(most[0])} query rows.",
+            diagnosis=_KV_RELOADED,
+        )
+    a_program = work.programs * (work.kv_bytes // work.heads) // work.splits
+    if traffic.loaded("k") > a_program:
+        times = traffic.loaded("k") / a_program
+        judge.fail(
+            f"Each program reads a row of K {times:.3g} times on average ({work.programs} programs); FlashAttention-2 "
+            "reads it once and keeps what it needs in registers.",
+            diagnosis=_KV_RELOADED,
+        )
+    _judge_results(judge, traffic, work)
+
+
+def judge_skipped_tiles(judge: Judging, case: AttentionCase, traffic: Traffic, label: str) -> None:
+    """One call with a mask: key tiles that no row of a program sees aren't loaded, and all others are.
+
+    Held to the closed form with the largest key tile allowed, for the row blocks that the number of programs tells.
+    """
+    _require_counted(judge, traffic)
+    work = measure_work(judge, case, traffic)
+    row_blocks = max(1, work.programs // (work.heads * work.splits))
+    fits = [block for block in BLOCKS if -(-case.q_len // block) <= row_blocks]
+    block_m = min(int(judge.thresholds["max_block_m"]), fits[0] if fits else case.q_len)
+    row_bytes = case.head_dim * numpy_dtype(case.dtype).itemsize
+    most = work.heads * row_bytes * _keys(case, block_m, int(judge.thresholds["max_block_n"]) * work.splits)
+    least = work.heads * row_bytes * _keys(case, block_m, 1)
+    for name in ("k", "v"):
+        loaded = traffic.loaded(name)
+        judge.measure(f"{label}: {name}_bytes", loaded)
+        if loaded > most:
+            judge.fail(
+                f"{label}: {loaded} bytes of {name.upper()} are loaded; programs of {block_m} query rows see at most "
+                f"{most} bytes' worth of key tiles. Start and end the loop where the mask does.",
+                diagnosis=_TILES_NOT_SKIPPED,
+            )
+        if loaded < least:
+            judge.fail(
+                f"{label}: only {loaded} bytes of {name.upper()} are loaded, though the mask shows {least} bytes to "
+                "programs of this size: either part of the answer doesn't come from the kernel, or it wasn't counted."
+            )
+
+
+def measure_work(judge: Judging, case: AttentionCase, traffic: Traffic) -> Work:
+    """Sizes of the case, and splits and programs as counted. Fails where Q wasn't read a whole number of times."""
+    itemsize = numpy_dtype(case.dtype).itemsize
+    heads = case.batch * case.q_heads
+    q_bytes = heads * case.q_len * case.head_dim * itemsize
+    kv_bytes = heads * case.k_len * case.head_dim * itemsize
+    for name in ("q", "k", "v"):
+        judge.measure(f"{name}_loaded_bytes", traffic.loaded(name))
+    programs = sum(record.programs for record in traffic.records if _reads(record.tensors, "k"))
+    judge.measure("programs", programs)
+    splits = _splits(judge, case, traffic, q_bytes)
+    return Work(heads, heads * case.q_len, case.head_dim, q_bytes, kv_bytes, splits, programs)
+
+
+def _splits(judge: Judging, case: AttentionCase, traffic: Traffic, q_bytes: int) -> int:
+    loaded = traffic.loaded("q")
+    most = int(judge.thresholds["max_splits"])
+    splits, rest = divmod(loaded, q_bytes)
+    if case.causal or case.window is not None:
+        # A program whose rows see no key needn't read them, so the count needn't be whole.
+        splits, rest = max(1, -(-loaded // q_bytes)), 0
+    if rest or not 1 <= splits <= most:
+        judge.fail(
+            f"Q is read {loaded / q_bytes:.4g} times; FlashAttention-2 reads each row once, or once a split of the "
+            f"keys (at most {most}). Load the tile of Q before the loop over keys.",
+            diagnosis=_Q_RELOADED,
+        )
+    return splits
+
+
+def _row_blocks(judge: Judging, case: AttentionCase, traffic: Traffic, work: Work) -> int:
+    """How often K is read a head; K and V alike and a whole number of times."""
+    for name in ("k", "v"):
+        times, rest = divmod(traffic.loaded(name), work.kv_bytes)
+        if rest or not times:
+            judge.fail(
+                f"{name.upper()} is read {traffic.loaded(name) / work.kv_bytes:.4g} times a head; expected a whole "
+                f"number: once a tile of query rows, ⌈{case.q_len} / BLOCK_M⌉."
+            )
+    if traffic.loaded("k") != traffic.loaded("v"):
+        of_k, of_v = (traffic.loaded(name) // work.kv_bytes for name in ("k", "v"))
+        judge.fail(
+            f"K is read {of_k} times a head and V {of_v} times; FlashAttention-2 reads both once a tile of query rows. "
+            "A second pass over K isn't needed: rescale.",
+            diagnosis=_KV_RELOADED,
+        )
+    return traffic.loaded("k") // work.kv_bytes
+
+
+def _judge_results(judge: Judging, traffic: Traffic, work: Work) -> None:
+    """O and LSE are stored once; what else is moved fits the partials of the splits."""
+    o_bytes, lse_bytes = traffic.stored("out:0"), traffic.stored("out:1")
+    judge.measure("o_stored_bytes", o_bytes)
+    if o_bytes != work.q_bytes:
+        judge.fail(f"O is stored {o_bytes / work.q_bytes:.4g} times; expected once, after the loop over keys.")
+    if lse_bytes != work.rows * LSE_ITEMSIZE:
+        judge.fail(f"The LSE is stored {lse_bytes / (work.rows * LSE_ITEMSIZE):.4g} times; expected once.")
+    named = sum(traffic.loaded(name) for name in ("q", "k", "v"))
+    partial = work.splits * work.rows * (work.head_dim + 2) * FLOAT_BYTES if work.splits > 1 else 0
+    spare = 2 * work.rows * FLOAT_BYTES
+    for what, moved in (
+        ("loads", traffic.loaded_bytes - named),
+        ("stores", traffic.stored_bytes - o_bytes - lse_bytes),
+    ):
+        judge.measure(f"other_{what}_bytes", moved)
+        if moved > partial + spare:
+            judge.fail(
+                f"The kernels' {what} beside Q, K, V, O and LSE are {moved} bytes; expected at most {partial + spare} "
+                f"(float32 partials of {work.splits} splits, and two statistics a row). S and P stay on the chip.",
+                diagnosis=_SCORES_STORED,
+            )
+
+
+def _keys(case: AttentionCase, block_m: int, block_n: int) -> int:
+    """Keys that the row blocks of one head load, with tiles of `block_n` and the case's mask."""
+    left, right = case.window if case.window is not None else (-1, -1)
+    right = 0 if case.causal else right
+    diagonal, total = case.k_len - case.q_len, 0
+    for first in range(0, case.q_len, block_m):
+        last = min(first + block_m, case.q_len) - 1
+        start = max(0, first + diagonal - left) if left >= 0 else 0
+        stop = min(case.k_len, last + diagonal + right + 1) if right >= 0 else case.k_len
+        if stop > start:
+            total += min(case.k_len, -(-stop // block_n) * block_n) - start // block_n * block_n
+    return total
+
+
+def _reads(tensors: object, name: str) -> bool:
+    assert isinstance(tensors, dict)
+    return any(tensors[key].loaded_bytes for key in (name, f"copy:{name}") if key in tensors)
+
+
+def _require_counted(judge: Judging, traffic: Traffic) -> None:
+    if not traffic.bytes_known:
+        judge.skip("bytes are counted in Triton's interpreter, and this run is on a GPU: grade with --device cpu")
+    if not traffic.launches:
+        judge.fail("No Triton kernel was launched: there is nothing to count.")
+    if traffic.outside_bytes:
+        judge.fail(
+            f"{traffic.outside_bytes} bytes are accessed outside of every tensor: {'; '.join(traffic.outside)}. "
+            "A GPU would fault there or read a neighbour's data."
+        )
+
+
+_KV_RELOADED = Diagnosis(id="kv-reloaded", text="K or V is read more than once a tile of query rows.")
+_Q_RELOADED = Diagnosis(id="q-reloaded", text="Q is read again for every key tile.")
+_TILES_NOT_SKIPPED = Diagnosis(
+    id="masked-tiles-not-skipped", text="Key tiles that the mask hides from every row of a program are loaded anyway."
+)
+_SCORES_STORED = Diagnosis(id="scores-stored", text="Intermediate scores or outputs go through memory.")
