@@ -18,7 +18,8 @@ from grader.judge.oracle import AttentionCase, Result, RowView, Window, forward_
 from grader.judge.precision import Array, numpy_dtype
 from grader.judge.tolerance import ForwardBounds, forward_bounds
 from grader.report.model import Diagnosis, ErrorMap
-from grader.worker.wire import Tensor
+from grader.sandbox.failures import ContractViolated
+from grader.sandbox.wire import Tensor
 
 __all__ = [
     "AttentionCase",
@@ -39,7 +40,7 @@ class Judging(Protocol):
     """The part of the judge fixture that is used here."""
 
     def rng(self) -> np.random.Generator: ...
-    def measure(self, name: str, value: float) -> None: ...
+    def measure(self, name: str, value: object) -> None: ...
     def fail(
         self, message: str, *, diagnosis: Diagnosis | None = None, error_map: ErrorMap | None = None
     ) -> NoReturn: ...
@@ -135,7 +136,7 @@ def check_forward(result: object, case: AttentionCase, device: str, function: st
     """
     if not (isinstance(result, (tuple, list)) and len(result) == 2):
         found = f"{len(result)} values" if isinstance(result, (tuple, list)) else type(result).__name__
-        raise _violated(f"{function} returned {found}; expected the two tensors (o, lse).")
+        raise ContractViolated(f"{function} returned {found}; expected the two tensors (o, lse).")
     o, lse = result
     wanted_lse = (case.batch, case.q_heads, case.q_len)
     _check_tensor(o, f"{function}: o", case.dtype, (*wanted_lse, int(case.v.shape[3])), device)
@@ -145,19 +146,13 @@ def check_forward(result: object, case: AttentionCase, device: str, function: st
 
 def _check_tensor(value: object, name: str, dtype: str, shape: tuple[int, ...], device: str) -> None:
     if not isinstance(value, Tensor):
-        raise _violated(f"{name} is a {type(value).__name__}, expected a tensor.")
+        raise ContractViolated(f"{name} is a {type(value).__name__}, expected a tensor.")
     if value.dtype != dtype:
-        raise _violated(f"{name} has dtype {value.dtype}, expected {dtype}.")
+        raise ContractViolated(f"{name} has dtype {value.dtype}, expected {dtype}.")
     if tuple(value.shape) != shape:
-        raise _violated(f"{name} has shape {tuple(value.shape)}, expected {shape}.")
+        raise ContractViolated(f"{name} has shape {tuple(value.shape)}, expected {shape}.")
     if value.device.split(":")[0] != device.split(":")[0]:
-        raise _violated(f"{name} is on {value.device}, expected {device}.")
-
-
-def _violated(message: str) -> Exception:
-    from grader.sandbox.failures import ContractViolated  # the judge's numerics run without a sandbox too
-
-    return ContractViolated(message)
+        raise ContractViolated(f"{name} is on {value.device}, expected {device}.")
 
 
 def bounds_of(case: AttentionCase, view: RowView | None = None) -> ForwardBounds:

@@ -2,24 +2,28 @@
 
 An emulated kernel walks the keys tile by tile with an online softmax in float32, rounds P to the working dtype before
 P·V, accumulates in float32 and rounds the output. The height of a query tile changes no value, so a tiling is told by
-its keys. Four of them bound a submission's error:
+its keys. The six kernels of `TILINGS` bound a submission's error e:
 
-==========  ===========================================  =====================================================
-rule        bound                                        float32 adds
-==========  ===========================================  =====================================================
-max         2 · max(e) + 1 ulp · max|O|                  `FLOAT32_FLOORS.max` ulp · max|O|
-row rms     2 · worst row rms(e) + ¼ ulp · max|O|        `FLOAT32_FLOORS.row_rms` ulp · max|O|
-mean        1.5 · mean(e)                                `FLOAT32_FLOORS.mean` ulp · max|O|
-LSE         2 · max(e) + 1e-4                            nothing
+==========  ====================================================================================
+rule        bound (ulp: of the working dtype, times max|O|)
+==========  ====================================================================================
+max         2 · max(e) + 1 ulp; float32: + 5 ulp
+row rms     2 · worst row rms(e) + ½ ulp; float32: + 2½ ulp
+mean        1.5 · mean(e) + 2 ulp / rows; float32: + 2 ulp as well
+LSE         2 · max(e) + 1e-4 + 2 float32 ulp · max|LSE|
 non-finite  the oracle's pattern; NaN never passes
-==========  ===========================================  =====================================================
+==========  ====================================================================================
 
+Why the constant terms: with V = 1 the emulators are often exact, and a right kernel of another kind rounds a row the
+other way (half an ulp in a whole row: row rms, and its share of the mean). float32 kernels differ by the order of
+their sums, which the emulators don't span. The LSE itself is stored in float32, so one of -6e4 is off by 4e-3.
 `benchmarks/tolerance_study.py` fits the constants and `benchmarks/results/tolerance_study.txt` is what it printed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -28,44 +32,56 @@ from grader.judge.oracle import Result, RowView
 from grader.judge.precision import LN_2, LOG2_E, ULP, Array, round_to
 
 MAX_FACTOR, ROW_RMS_FACTOR, MEAN_FACTOR, LSE_FACTOR = 2.0, 2.0, 1.5, 2.0
-MAX_ULPS, ROW_RMS_ULPS = 1.0, 0.25
+FLOORS = Errors(max=1.0, row_rms=0.5, mean=0.0)
+FLOAT32_FLOORS = Errors(max=5.0, row_rms=2.5, mean=2.0)
+"""Added to the bounds, in ulp · max|O|: for half precision and for float32."""
+MEAN_ULPS_A_ROW = 2.0
+"""Added to the mean's bound, in ulp · max|O| / rows: a few rows may round the other way."""
 LSE_FLOOR = 1e-4
-FLOAT32_FLOORS = Errors(max=4.0, row_rms=2.0, mean=2.0)
-"""Added in ulp · max|O|: float32 kernels differ by the order of their sums, which four emulators don't span."""
+LSE_ULPS = 2.0
+"""In float32 ulp · max|LSE|."""
+
+ScaledQ = Literal["no", "scale", "scale * log2 e"]
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """An emulated kernel: keys a tile, and whether Q is scaled by scale·log2e in the working dtype beforehand."""
+    """An emulated kernel.
+
+    Attributes:
+        block_k: keys a tile.
+        scaled_q: what Q is multiplied by in the working dtype beforehand.
+        lazy: the base-2 maximum moves only when it grows by more than this; 0 is always.
+    """
 
     name: str
     block_k: int
-    scaled_q: bool = False
+    scaled_q: ScaledQ = "no"
+    lazy: float = 0.0
 
 
 TILINGS = (
     Tiling("64x64", 64),
     Tiling("16x16", 16),
     Tiling("128x128", 128),
-    Tiling("64x64, Q scaled beforehand", 64, scaled_q=True),
+    Tiling("64x64, Q times scale * log2 e", 64, scaled_q="scale * log2 e"),
+    Tiling("64x64, Q times scale", 64, scaled_q="scale"),
+    Tiling("64x64, lazy rescale", 64, lazy=8.0),
 )
 
 
-def scores_log2(view: RowView, *, scaled_q: bool = False) -> Array:
+def scores_log2(view: RowView, *, scaled_q: ScaledQ = "no") -> Array:
     """Scores times log2 e in float32, -inf where hidden: (slices, n, k_len)."""
-    case = view.case
-    factor = case.softmax_scale * LOG2_E
+    scale = view.case.softmax_scale
+    inside = {"no": 1.0, "scale": scale, "scale * log2 e": scale * LOG2_E}[scaled_q]
+    outside = {"no": scale * LOG2_E, "scale": LOG2_E, "scale * log2 e": 1.0}[scaled_q]
+    q = view.q() if scaled_q == "no" else round_to(view.q() * inside, view.case.dtype)
     k = view.k().astype(np.float32)
-    if scaled_q:
-        q = round_to(view.q() * factor, case.dtype).astype(np.float32)
-        scores = q @ np.swapaxes(k, -1, -2)
-    else:
-        q = view.q().astype(np.float32)
-        scores = q @ np.swapaxes(k, -1, -2) * np.float32(factor)
+    scores = q.astype(np.float32) @ np.swapaxes(k, -1, -2) * np.float32(outside)
     return np.where(view.visible(), scores, np.float32(-np.inf))
 
 
-def online_softmax(scores: Array, v: Array, dtype: str, block_k: int) -> Result:
+def online_softmax(scores: Array, v: Array, dtype: str, block_k: int, lazy: float = 0.0) -> Result:
     """The tiled forward from base-2 scores, in float32; O is rounded to `dtype`.
 
     Args:
@@ -73,6 +89,7 @@ def online_softmax(scores: Array, v: Array, dtype: str, block_k: int) -> Result:
         v: float32 (slices, keys, head_dim).
         dtype: working dtype of P and O.
         block_k: keys a tile.
+        lazy: see `Tiling`.
     """
     shape = scores.shape[:-1]
     row_max = np.full((*shape, 1), -np.inf, dtype=np.float32)
@@ -81,6 +98,9 @@ def online_softmax(scores: Array, v: Array, dtype: str, block_k: int) -> Result:
     for start in range(0, scores.shape[-1], block_k):
         tile = scores[..., start : start + block_k]
         new_max = np.maximum(row_max, tile.max(axis=-1, keepdims=True))
+        if lazy:
+            with np.errstate(invalid="ignore"):  # -inf - -inf, while no key has been seen
+                new_max = np.where(new_max - row_max > lazy, new_max, row_max)
         shift = np.where(np.isneginf(new_max), np.float32(0), new_max)
         weights = np.exp2(tile - shift)
         rescale = np.exp2(row_max - shift)
@@ -98,7 +118,7 @@ def emulate(view: RowView, tiling: Tiling) -> Result:
 
     def block(part: RowView) -> Result:
         scores = scores_log2(part, scaled_q=tiling.scaled_q)
-        return online_softmax(scores, part.v().astype(np.float32), part.case.dtype, tiling.block_k)
+        return online_softmax(scores, part.v().astype(np.float32), part.case.dtype, tiling.block_k, tiling.lazy)
 
     return view.map(block)
 
@@ -110,10 +130,12 @@ def _emulate_all(view: RowView) -> list[Result]:
     first = start = 0
     for part in view.blocks():
         where = (slice(first, first + part.slices), slice(start, start + part.rows.shape[1]))
-        scores = {False: scores_log2(part), True: scores_log2(part, scaled_q=True)}
+        scores = {kind: scores_log2(part, scaled_q=kind) for kind in get_args(ScaledQ)}
         v = part.v().astype(np.float32)
         for (o, lse), tiling in zip(results, TILINGS, strict=True):
-            o[where], lse[where] = online_softmax(scores[tiling.scaled_q], v, view.case.dtype, tiling.block_k)
+            o[where], lse[where] = online_softmax(
+                scores[tiling.scaled_q], v, view.case.dtype, tiling.block_k, tiling.lazy
+            )
         start += part.rows.shape[1]
         if start == count:
             first, start = first + part.slices, 0
@@ -136,40 +158,33 @@ class TensorBounds:
         if wrong.any():
             return [Breach(self.tensor, "non-finite", float(wrong.sum()), 0.0, "the oracle's pattern of -inf")]
         got = sizes(absolute_error(actual, expected))
-        floors = FLOAT32_FLOORS if self.dtype == "float32" else Errors(0.0, 0.0, 0.0)
         rules = (
-            ("max", got.max, self.allowed.max, MAX_FACTOR, MAX_ULPS + floors.max),
-            ("row rms", got.row_rms, self.allowed.row_rms, ROW_RMS_FACTOR, ROW_RMS_ULPS + floors.row_rms),
-            ("mean", got.mean, self.allowed.mean, MEAN_FACTOR, floors.mean),
+            ("max", got.max, self.allowed.max, MAX_FACTOR),
+            ("row rms", got.row_rms, self.allowed.row_rms, ROW_RMS_FACTOR),
+            ("mean", got.mean, self.allowed.mean, MEAN_FACTOR),
         )
         return [
-            Breach(self.tensor, rule, value, bound, _origin(factor, rule, ulps, self.dtype))
-            for rule, value, bound, factor, ulps in rules
+            Breach(
+                self.tensor, rule, value, bound, f"{factor:g} x what a right {self.dtype} kernel shows, and rounding"
+            )
+            for rule, value, bound, factor in rules
             if not value <= bound
         ]
-
-
-def _origin(factor: float, rule: str, ulps: float, dtype: str) -> str:
-    extra = f" + {ulps:g} {dtype} ulp" if ulps else ""
-    return f"{factor:g} x the emulated kernels' {rule}{extra}"
 
 
 def tensor_bounds(tensor: str, dtype: str, expected: Array, emulated: list[Array]) -> TensorBounds:
     """Bounds for one tensor (..., columns) from what the emulators computed; shared with the gradients."""
     errors = [sizes(absolute_error(values, expected)) for values in emulated]
-    worst = Errors(
-        max(e.max for e in errors),
-        max(e.row_rms for e in errors),
-        max(e.mean for e in errors),
-    )
+    worst = Errors(max(e.max for e in errors), max(e.row_rms for e in errors), max(e.mean for e in errors))
     finite = np.abs(expected[np.isfinite(expected)])
     peak = float(finite.max()) if finite.size else 0.0
     unit = ULP[dtype] * peak
-    floors = FLOAT32_FLOORS if dtype == "float32" else Errors(0.0, 0.0, 0.0)
+    floors = FLOAT32_FLOORS if dtype == "float32" else FLOORS
+    rows = max(1, expected.size // expected.shape[-1])
     allowed = Errors(
-        max=MAX_FACTOR * worst.max + (MAX_ULPS + floors.max) * unit,
-        row_rms=ROW_RMS_FACTOR * worst.row_rms + (ROW_RMS_ULPS + floors.row_rms) * unit,
-        mean=MEAN_FACTOR * worst.mean + floors.mean * unit,
+        max=MAX_FACTOR * worst.max + floors.max * unit,
+        row_rms=ROW_RMS_FACTOR * worst.row_rms + floors.row_rms * unit,
+        mean=MEAN_FACTOR * worst.mean + (floors.mean + MEAN_ULPS_A_ROW / rows) * unit,
     )
     return TensorBounds(tensor, dtype, allowed, worst, peak)
 
@@ -202,14 +217,16 @@ class ForwardBounds:
         got = float(absolute_error(lse, self.lse).max())
         if got <= self.lse_allowed:
             return []
-        why = f"{LSE_FACTOR:g} x the emulated kernels' error + {LSE_FLOOR:g}"
+        why = f"{LSE_FACTOR:g} x what a right {self.o_bounds.dtype} kernel shows, and {LSE_FLOOR:g}"
         return [Breach("LSE", "max", got, self.lse_allowed, why)]
 
 
 def forward_bounds(view: RowView, oracle: Result) -> ForwardBounds:
-    """Bounds of a forward pass on a view, from the four emulated kernels."""
+    """Bounds of a forward pass on a view, from the emulated kernels."""
     o, lse = oracle
     emulated = _emulate_all(view)
     bounds = tensor_bounds("O", view.case.dtype, o, [values for values, _ in emulated])
     lse_error = max(float(absolute_error(values, lse).max()) for _, values in emulated)
-    return ForwardBounds(view, o, lse, bounds, LSE_FACTOR * lse_error + LSE_FLOOR)
+    finite = np.abs(lse[np.isfinite(lse)])
+    stored = LSE_ULPS * ULP["float32"] * (float(finite.max()) if finite.size else 0.0)
+    return ForwardBounds(view, o, lse, bounds, LSE_FACTOR * lse_error + LSE_FLOOR + stored)

@@ -1,0 +1,99 @@
+"""Mistakes that are recognised by where an answer is wrong, not by what stands there."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grader.judge.compare import absolute_error, misplaced
+from grader.judge.oracle import RowView
+from grader.judge.precision import Array
+from grader.judge.tolerance import ForwardBounds
+from grader.report.model import Diagnosis
+
+TILE = 16
+"""Tile edges that kernels have are multiples of this."""
+
+TEXTS = {
+    "zeros": "Your output is all zeros: nothing was computed, or nothing was stored.",
+    "fully-masked-row-nan": "Rows that see no key are NaN (0/0 or inf - inf); they must give O = 0 and LSE = -inf.",
+    "fully-masked-row-not-zero": "Rows that see no key hold a number (a finite mask value gives them a mean of V); "
+    "they must give O = 0 and LSE = -inf.",
+    "fully-masked-row-lse": "O is right, but the LSE of rows that see no key isn't -inf.",
+    "last-query-tile-missing": "The last query rows are never written: the grid must round up, cdiv(q_len, BLOCK_M).",
+    "first-query-tile-missing": "The first query rows are never written.",
+    "heads-unwritten": "Some heads are never written: the grid must cover every query head of every batch entry.",
+    "columns-unwritten": "Some head_dim columns are never written.",
+    "output-unwritten": "Parts of the output are never written.",
+}
+
+
+def recognise(bounds: ForwardBounds, o: Array, lse: Array | None) -> Diagnosis | None:
+    """The pattern that (o, lse) shows on the bounds' view, None when there is none."""
+    found = _all_zero(bounds, o) or _masked_rows(bounds, o, lse) or _unwritten(bounds, o, lse)
+    return Diagnosis(id=found, text=TEXTS[found]) if found else None
+
+
+def _all_zero(bounds: ForwardBounds, o: Array) -> str:
+    return "zeros" if not o.any() and bounds.o_bounds.peak > 0 and bool(bounds.o_bounds.breaches(o, bounds.o)) else ""
+
+
+def _masked_rows(bounds: ForwardBounds, o: Array, lse: Array | None) -> str:
+    """Whether the answer is wrong in rows that see no key, and nowhere else."""
+    empty = np.isneginf(bounds.lse)
+    if not empty.any():
+        return ""
+    o_wrong, lse_wrong = _wrong(bounds, o, lse)
+    o_rows = o_wrong.any(axis=-1)
+    if (o_rows & ~empty).any() or (lse_wrong & ~empty).any():
+        return ""
+    if not o_rows.any():
+        return "fully-masked-row-lse" if lse_wrong.any() else ""
+    return "fully-masked-row-nan" if np.isnan(o[empty]).any() else "fully-masked-row-not-zero"
+
+
+def _wrong(bounds: ForwardBounds, o: Array, lse: Array | None) -> tuple[Array, Array]:
+    """bool: (wrong values of O, wrong values of the LSE)."""
+    o_wrong = (absolute_error(o, bounds.o) > bounds.o_bounds.allowed.max) | misplaced(o, bounds.o)
+    if lse is None:
+        return o_wrong, np.zeros(o.shape[:-1], dtype=bool)
+    return o_wrong, (absolute_error(lse, bounds.lse) > bounds.lse_allowed) | misplaced(lse, bounds.lse)
+
+
+def _unwritten(bounds: ForwardBounds, o: Array, lse: Array | None) -> str:
+    """Whether what is wrong are whole tiles of NaN or of zeros, beside tiles that are right."""
+    wrong, lse_wrong = _wrong(bounds, o, lse)
+    if not wrong.any() or wrong.all():
+        return ""
+    blank_nan, blank_zero = bool(np.isnan(o[wrong]).all()), not o[wrong].any()
+    if not (blank_nan or blank_zero):
+        return ""
+    # NaN may be computed too; then the LSE is NaN in the same rows and says nothing, unless zeros prove a gap.
+    lse_right = lse is not None and not lse_wrong.any()
+    rows, view = np.asarray(wrong.any(axis=-1)), bounds.view
+    blank = np.isnan(o) if blank_nan else o == 0.0
+    columns = wrong.any(axis=(0, 1))
+    if not columns.all():
+        whole = bool(blank[..., columns].all()) and (lse_right or lse is None)
+        return "columns-unwritten" if whole else ""
+    if not blank[rows].all():
+        return ""
+    slices = np.asarray(rows.any(axis=1))
+    if rows[slices].all():
+        return "heads-unwritten" if blank_zero or lse_right else ""
+    return _row_range(view, rows[slices], slices) or ("output-unwritten" if lse_right else "")
+
+
+def _row_range(view: RowView, rows: Array, slices: Array) -> str:
+    """Whether every slice that is wrong lacks its last rows, or its first, cut at a tile's edge."""
+    if not (rows == rows[0]).all() or not view.is_whole:
+        return ""
+    bad = np.flatnonzero(rows[0])
+    length = view.case.q_len
+    first, last = int(bad[0]), int(bad[-1])
+    if bad.size != last - first + 1 or not slices.any():
+        return ""
+    if last == length - 1 and first % TILE == 0:
+        return "last-query-tile-missing"
+    if first == 0 and (last + 1) % TILE == 0:
+        return "first-query-tile-missing"
+    return ""
