@@ -17,6 +17,7 @@ from grader.sandbox.failures import ContractViolated, SubmissionRaised, WorkerFa
 from grader.sandbox.hosting import Hosted, Hosts
 from grader.sandbox.launch import LaunchSpec, launch
 from grader.sandbox.levels import Isolation
+from grader.sandbox.outcomes import Gradients, Measured, Mutated, Traced
 from grader.sandbox.worker_process import LaunchedWorker
 from grader.worker.traffic_model import Traffic
 from grader.worker.wire import Tensor
@@ -34,47 +35,6 @@ POISON_SETTING = "1"
 """MALLOC_PERTURB_: malloc hands out bytes of 0xFE, NaN in float16 and huge in every other float type."""
 MEASURE_SLACK_BYTES = 16 << 20
 """How far the process may grow beyond what its allocations say before the allocations aren't believed."""
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A call's value and the traffic of the kernels that it launched."""
-
-    value: Any
-    traffic: Traffic
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A call's value and the most memory that it held at a time beyond what it was given.
-
-    Attributes:
-        peak_bytes: by Python's and NumPy's allocations where the process's own growth doesn't contradict them.
-        peak_bytes_source: ``allocations``, or ``process`` when they were contradicted.
-        resident_bytes: growth of the process's resident set as the kernel saw it; can't be forged, but misses reuse
-            of memory that the process had already.
-    """
-
-    value: Any
-    peak_bytes: int
-    peak_bytes_source: Literal["allocations", "process"]
-    resident_bytes: int
-
-
-@dataclass(frozen=True)
-class Mutated:
-    """A call's value and what the arguments that it may change hold afterwards, by parameter name."""
-
-    value: Any
-    arguments: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """A call's value and the gradients of its arguments by parameter name; None where the graph reaches none."""
-
-    value: Any
-    gradients: dict[str, Tensor | None]
 
 
 @dataclass

@@ -158,7 +158,9 @@ def perform(
         written = encoder.encode(value, "the result")
     except UnsendableError as error:
         raise ContractError(f"{error}.") from error
-    except (MemoryError, RuntimeError) as error:  # torch says RuntimeError when there's no memory for a copy
+    except ContractError:
+        raise
+    except Exception as error:  # no memory for a copy, or a field of a returned dataclass that raises when it's read
         raise RaisedError from error
     for guard in arguments.guarded:
         guard.check_values()

@@ -231,7 +231,11 @@ class Decoder:
         if device not in ("cpu", "cuda"):
             raise ProtocolError(f"a tensor on the device {device!r:.40}")
         offset = _whole(tree, "o") if "o" in tree else 0
-        return self._leaf_to(Leaf(kind, dtype, shape, raw, base, strides, offset, device, tree.get("g") is True))
+        leaf = Leaf(kind, dtype, shape, raw, base, strides, offset, device, tree.get("g") is True)
+        try:
+            return self._leaf_to(leaf)
+        except (ValueError, OverflowError) as error:  # no elements, but sizes whose product overflows
+            raise ProtocolError(f"an array of shape {shape}") from error
 
     _READERS: dict[str, Callable[[Decoder, dict[str, Json], int], Any]] = {  # noqa: RUF012
         "float": _float,

@@ -28,6 +28,11 @@ class Cost:
     flops: int
     bytes: int
 
+@dataclasses.dataclass
+class Trap:
+    flops: int
+    def __getattribute__(self, name): raise RuntimeError("not for you")
+
 class Lazy(np.ndarray):
     def __eq__(self, other): return True
 
@@ -47,6 +52,7 @@ def bits(x):
 def between(x): return x.base[x.ctypes.data - x.base.ctypes.data:][:64].tobytes()
 def stats(x): return Stats(x.max(), 2)
 def cost(): return Cost(1, 2)
+def trap(): return Trap(1)
 def mutate(x): x[0] = 7.0
 def mutate_same_value(x): x[0] = x[0]
 def nan_for_nan(x): x[0] = -x[0]
@@ -189,6 +195,11 @@ def test_call_that_returns_its_input_breaks_the_contract(submission: Submission,
 def test_call_result_of_another_class_breaks_the_contract(submission: Submission, function: str, words: str) -> None:
     with pytest.raises(ContractViolated, match=words):
         submission.call(function, np.ones((2, 2)))
+
+
+def test_call_result_that_raises_when_read_is_the_submissions_failure(submission: Submission) -> None:
+    with pytest.raises(SubmissionRaised, match="RuntimeError: not for you"):
+        submission.call("trap")
 
 
 @pytest.mark.parametrize("count", [2, 20, 100, 1000, 100_000])

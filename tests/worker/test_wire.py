@@ -223,13 +223,15 @@ ARRAY = {"~": "array", "d": "float32", "s": [2], "b": 0}
         {"~": ["array"]},
         {"~": "tensor", "dev": "meta"},
         {"base": [1], "s": [1 << 50]},
+        {"s": [0, 1 << 61, 1 << 61], "b": 1},
     ],
-    ids=range(22),
+    ids=range(23),
 )
 def test_decoder_lying_array_is_refused(change: dict[str, Any]) -> None:
-    Decoder([np.zeros(8, np.uint8)]).decode(ARRAY)
+    buffers = [np.zeros(8, np.uint8), np.zeros(0, np.uint8)]
+    Decoder(buffers).decode(ARRAY)
     with pytest.raises(ProtocolError):
-        Decoder([np.zeros(8, np.uint8)]).decode({**ARRAY, **change})
+        Decoder(buffers).decode({**ARRAY, **change})
 
 
 @pytest.mark.parametrize(

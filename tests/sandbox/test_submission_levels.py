@@ -1,0 +1,64 @@
+"""A call, a hosted object, a crash and a fresh start, at each level of isolation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_submission import isolation, small_submission
+
+from grader.errors import GraderError
+from grader.sandbox.failures import ContractViolated, Crashed, OutOfMemory, TimedOut
+
+SOURCE = """
+import os
+import numpy as np
+def scale(x): return x * 2
+def total(blocks): return sum(float(b.sum()) for b in blocks)
+def mutate(x): x[0] = 3
+def leave(): os._exit(0)
+def spin():
+    while True: pass
+def hog():
+    held = []
+    while True: held.append(np.ones(1 << 22))
+def child():
+    if os.fork() == 0:
+        while True: pass
+    os._exit(1)
+"""
+
+
+class Stream:
+    def __init__(self, count: int) -> None:
+        self._left = count
+
+    def next_block(self) -> np.ndarray[Any, Any] | None:
+        self._left -= 1
+        return np.ones(4) if self._left >= 0 else None
+
+
+@pytest.mark.parametrize("level", ["sealed", "uid", "process"])
+def test_submission_at_any_level_answers_fails_and_recovers(tmp_path: Path, level: str) -> None:
+    try:
+        isolation(level)
+    except GraderError as error:
+        pytest.skip(str(error))
+    with small_submission(tmp_path, SOURCE, level=level, call_s=5.0, memory_mib=400) as found:
+        big = np.arange(400_000.0)
+        assert np.array_equal(found.call("scale", big), big * 2)
+        stream = found.host(Stream(50), ("next_block",))
+        assert found.call("total", stream) == 200.0
+        assert stream.calls["next_block"] == 51
+        with pytest.raises(ContractViolated, match="changed its input"):
+            found.call("mutate", np.zeros(3))
+        for function, failure in (("leave", Crashed), ("child", Crashed), ("hog", OutOfMemory)):
+            with pytest.raises(failure, match=function):
+                found.call(function)
+            assert found.call("scale", np.ones(1))[0] == 2.0
+        with pytest.raises(TimedOut, match=r"after 0\.5 s"):
+            found.call("spin", timeout_s=0.5)
+        measured = found.measured_call("scale", np.ones(1 << 20))
+        assert measured.peak_bytes >= 8 << 20
