@@ -68,7 +68,7 @@ class InProcess:
     ) -> Any:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            value = self._function(function, module)(*args, **kwargs)
+            value = _run_submitted(self._function(function, module), args, kwargs)
         if forbid_warnings and caught:
             raise SubmissionRaised(caught[0].category.__name__, str(caught[0].message))
         return value
@@ -77,7 +77,7 @@ class InProcess:
         target = self._function(function, module)
         tracemalloc.start()
         try:
-            value = target(*args, **kwargs)
+            value = _run_submitted(target, args, kwargs)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -90,6 +90,13 @@ class InProcess:
     def read_file(self, name: str) -> bytes | None:
         path = self._folder / name
         return path.read_bytes() if path.exists() else None
+
+
+def _run_submitted(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        raise SubmissionRaised(type(error).__name__, str(error)) from error
 
 
 def _load(path: Path, name: str) -> ModuleType:
@@ -108,7 +115,7 @@ def _load(path: Path, name: str) -> ModuleType:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one case of a check ended; the message of an exception of the submission's is its repr."""
+    """How one case of a check ended; `error` is an exception of the judge's own."""
 
     check_id: str
     status: Status
@@ -155,6 +162,8 @@ def _run(
     except Verdict as verdict:
         found = verdict.diagnosis.id if verdict.diagnosis else ""
         return Outcome(check_id, verdict.status, verdict.message, found)
-    except Exception as error:  # noqa: BLE001 - the submission's own, whatever it is
-        return Outcome(check_id, Status.FAIL, repr(error), "")
+    except SubmissionRaised as raised:
+        return Outcome(check_id, Status.FAIL, raised.message, "")
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the judge's fault
+        return Outcome(check_id, Status.ERROR, repr(error), "")
     return Outcome(check_id, Status.PASS, "", "")

@@ -95,6 +95,27 @@ def test_zeros_every_check_of_values_fails(tmp_path: Path) -> None:
     assert {o.check_id for o in outcomes} - failed == {"table-format", "tolerance-plot"}
 
 
+GARBAGE = [
+    *("None", "3", "'text'", "[]", "()", "{}", "(None, None)", "(None, None, None)", "[{}]", "[None] * 36"),
+    *("np.ones(3)", "(np.full(2, np.nan), np.full(2, np.nan))", "(np.ones((2, 2)),) * 3", "[1e999] * 2"),
+]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_garbage_results_never_blame_the_judge(garbage: str, tmp_path: Path) -> None:
+    names = "softmax online_softmax_stats merge blockwise_attention exact_softmax_stats exact_softmax"
+    functions = "".join(
+        f"def {name}(*_, **__): return {garbage}\n" for name in (*names.split(), "make_table", "measure")
+    )
+    for name in ("online_softmax.py", "tolerance.py"):
+        (tmp_path / name).write_text(f"import numpy as np\n{functions}")
+    shutil.copy(SOLUTIONS / "reference" / "tolerance.csv", tmp_path)
+    outcomes = [o for o in lab02.run_checks(tmp_path) if o.check_id != "table-format"]
+    assert Status.ERROR not in {o.status for o in outcomes}
+    # A function that does nothing doesn't warn either, which is one case of one check.
+    assert [o.check_id for o in outcomes if o.status is Status.PASS] == ["masked-stream"]
+
+
 def test_starter_no_check_passes() -> None:
     outcomes = lab02.run_checks(lab02.COURSE.starter_dir(lab02.LAB_ID))
     assert [o.check_id for o in outcomes if o.status is Status.PASS] == []

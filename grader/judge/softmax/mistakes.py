@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grader.report.model import Diagnosis
+from grader.sandbox.wire import Record
 
 if TYPE_CHECKING:
     from grader.judge.recorder import Judge
@@ -99,7 +100,8 @@ def expect_arrays(
     what: str,
 ) -> list[Array]:
     """The arrays of a returned tuple; ends the check with `contract` when their number, type, dtype or shape is off."""
-    if not isinstance(result, (tuple, list)) or len(result) != len(names):
+    # A named tuple of the submission's arrives as a Record.
+    if not isinstance(result, (tuple, list, Record)) or len(result) != len(names):
         judge.contract(f"{what}: returned {_describe(result)}, expected a tuple ({', '.join(names)}).")
     arrays: list[Array] = []
     for item, name, shape, dtype in zip(result, names, shapes, dtypes, strict=True):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -63,33 +63,37 @@ def read_table(raw: bytes) -> Table:
     Raises:
         TableError: names the first thing that is wrong.
     """
+    if len(raw) > MAX_FILE_BYTES:
+        raise TableError(f"it is larger than {MAX_FILE_BYTES} bytes")
     try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TableError("it isn't UTF-8 text") from error
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    if tuple(reader.fieldnames or ()) != COLUMNS:
+        reader = csv.DictReader(io.StringIO(raw.decode("utf-8-sig"), newline=""))
+        columns, rows = tuple(reader.fieldnames or ()), list(reader)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise TableError("it isn't a CSV file in UTF-8") from error
+    if columns != COLUMNS:
         raise TableError(f"its first line must be {','.join(COLUMNS)}")
-    return table_of(reader)
+    return table_of(rows)
 
 
-def table_of(rows: Iterable[Mapping[str, Any]]) -> Table:
+def table_of(rows: object) -> Table:
     """Rows, as the CSV or `make_table` gives them, by grid point; every point exactly once.
 
     Raises:
-        TableError: a cell, a point or the set of points is wrong.
+        TableError: `rows` is no list of dicts, or a cell, a point or the set of points is wrong.
     """
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise TableError("it is no list of dicts, one a row")
+    if len(rows) > len(GRID):
+        raise TableError(f"it has more than the {len(GRID)} rows of the grid")
     table: Table = {}
     for number, row in enumerate(rows, start=1):
-        if number > len(GRID):
-            raise TableError(f"it has more than the {len(GRID)} rows of the grid")
         try:
             point = (str(row["dtype"]), str(row["accumulate"]), int(row["block"]), int(row["length"]))
             errors = {name: float(row[name]) for name in ERRORS}
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise TableError(f"row {number} lacks a column or holds text where a number belongs") from error
         if point not in GRID or point in table:
-            raise TableError(f"row {number} {point} is not on the grid, or is there twice")
+            raise TableError(f"row {number} is not on the grid, or is there twice")
         if any(not math.isfinite(value) or value < 0 for value in errors.values()):
             raise TableError(f"row {number} {point} holds an error that is negative or not finite")
         table[point] = errors
@@ -97,6 +101,18 @@ def table_of(rows: Iterable[Mapping[str, Any]]) -> Table:
         missing = next(point for point in GRID if point not in table)
         raise TableError(f"it has {len(table)} of the {len(GRID)} points of the grid; {missing} is missing")
     return table
+
+
+def measured_point(result: object) -> dict[str, float]:
+    """What `measure` returned, as numbers.
+
+    Raises:
+        TableError: it is no dict of the three errors.
+    """
+    try:
+        return {name: float(result[name]) for name in ERRORS}  # type: ignore[index]
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        raise TableError(f"measure must return a dict of numbers with the keys {', '.join(ERRORS)}") from error
 
 
 def inputs(length: int) -> tuple[Array, Array, Array]:
@@ -135,13 +151,9 @@ def expected_at(point: Point) -> Expected:
 
 
 def sample_points(rng: np.random.Generator) -> list[Point]:
-    """Two points of the grid for each dtype and accumulator: a table is told from its inventions by any of them."""
-    points = []
-    for dtype in DTYPES:
-        for accumulate in ACCUMULATORS:
-            own = [point for point in GRID if point[:2] == (dtype, accumulate)]
-            points += [own[i] for i in rng.choice(len(own), size=2, replace=False)]
-    return points
+    """One point of the grid for each dtype and accumulator; the rest of a table is held to its repetition."""
+    groups = [[p for p in GRID if p[:2] == (dtype, way)] for dtype in DTYPES for way in ACCUMULATORS]
+    return [group[rng.integers(len(group))] for group in groups]
 
 
 def errors_of(got: tuple[Array, Array], oracle: tuple[Array, Array]) -> dict[str, float]:
