@@ -5,8 +5,8 @@ FlashAttention-2, arXiv 2307.08691 (Algorithm 1: loop over query blocks outside;
 4 · seqlen² · head_dim · heads forward, 2.5 times that backward, halved for causal). Here causal work is counted by
 exact visible pairs instead of halved.
 
-Masks are aligned bottom-right: row i sees keys j <= i + k_len - q_len. A window of w keeps, besides, keys
-j > i + k_len - q_len - w, that is the w newest keys that row i may see.
+Masks are aligned bottom-right: row i stands at key i + k_len - q_len and, when causal, sees no key after it. A window
+(left, right) keeps keys from `left` before that position to `right` after it, both included; -1 is unbounded.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+Window = tuple[int, int]
 Direction = Literal["forward", "backward", "both"]
 _FLOPS_PER_PAIR = {"forward": 4.0, "backward": 10.0, "both": 14.0}
 LSE_ITEMSIZE = 4
@@ -53,36 +54,52 @@ class Bounds:
         return self.low <= count <= self.high
 
 
-def visible_keys(row: int, q_len: int, k_len: int, causal: bool = False, window: int | None = None) -> range:
+def visible_keys(row: int, q_len: int, k_len: int, causal: bool = False, window: Window | None = None) -> range:
     """Keys that query row `row` sees; empty when all are masked."""
-    newest = row + k_len - q_len
-    stop = min(newest + 1, k_len) if causal or window is not None else k_len
-    start = 0 if window is None else newest - window + 1
-    return range(max(start, 0), max(stop, max(start, 0)))
+    left, right = _reach(causal, window)
+    position = row + k_len - q_len
+    start = 0 if left is None else max(0, position - left)
+    stop = k_len if right is None else min(k_len, position + right + 1)
+    return range(start, max(start, stop))
 
 
-def visible_pairs(q_len: int, k_len: int, causal: bool = False, window: int | None = None) -> int:
-    """Number of (query, key) pairs that the mask leaves, for one head. Exact, in O(1) without a window.
+def visible_pairs(q_len: int, k_len: int, causal: bool = False, window: Window | None = None) -> int:
+    """Number of (query, key) pairs that the mask leaves, for one head. Exact, in constant time.
 
     Args:
-        window: keys a row sees at most, itself included; implies causal.
+        window: (left, right) around a row's own position, both included; -1 is unbounded.
 
     Raises:
-        ValueError: a length is negative or the window is less than 1.
+        ValueError: a length is negative, or a side of the window is less than -1.
     """
     if q_len < 0 or k_len < 0:
         raise ValueError(f"lengths must not be negative, got q_len={q_len}, k_len={k_len}")
-    if window is not None and window < 1:
-        raise ValueError(f"window must be at least 1, got {window}")
-    if not causal and window is None:
-        return q_len * k_len
-    return _staircase(q_len, k_len) - (_staircase(q_len, k_len - window) if window is not None else 0)
+    left, right = _reach(causal, window)
+    # Keys up to the right edge, less those before the left edge; each is a staircase that keys 0 and k_len cut off.
+    diagonal = k_len - q_len
+    seen = q_len * k_len if right is None else _clipped_sum(diagonal + right + 1, q_len, k_len)
+    unseen = 0 if left is None else _clipped_sum(diagonal - left, q_len, k_len)
+    return seen - unseen
 
 
-def _staircase(rows: int, last: int) -> int:
-    """Sum over rows i of max(0, i + last - rows + 1): the last row sees `last` keys, each row before it one less."""
-    steps = max(0, min(rows, last))
-    return steps * last - steps * (steps - 1) // 2
+def _reach(causal: bool, window: Window | None) -> tuple[int | None, int | None]:
+    """Keys seen before and after a row's own position; None is unbounded."""
+    left, right = window if window is not None else (-1, -1)
+    if left < -1 or right < -1:
+        raise ValueError(f"window sides must be -1 (unbounded) or more, got ({left}, {right})")
+    return (None if left == -1 else left), (0 if causal else None if right == -1 else right)
+
+
+def _clipped_sum(first: int, rows: int, limit: int) -> int:
+    """Sum over i in 0..rows-1 of (first + i), each cut off below at 0 and above at `limit`."""
+    return _positive_sum(first, rows) - _positive_sum(first - limit, rows)
+
+
+def _positive_sum(first: int, rows: int) -> int:
+    """Sum over i in 0..rows-1 of max(0, first + i)."""
+    last = first + rows - 1
+    terms = min(rows, max(0, last))
+    return terms * last - terms * (terms - 1) // 2
 
 
 def attention_flops(
@@ -92,7 +109,7 @@ def attention_flops(
     k_len: int,
     head_dim: int,
     causal: bool = False,
-    window: int | None = None,
+    window: Window | None = None,
     direction: Direction = "forward",
 ) -> float:
     """FLOPs of exact attention: two products of 2·head_dim a visible pair forward, five backward (FA2, section 4.1)."""
@@ -101,16 +118,16 @@ def attention_flops(
 
 
 def keys_loaded_by_block(
-    block: int, q_len: int, k_len: int, block_m: int, block_n: int, causal: bool, window: int | None = None
+    block: int, q_len: int, k_len: int, block_m: int, block_n: int, causal: bool, window: Window | None = None
 ) -> int:
     """Keys that the row block `block` loads when it skips K/V tiles in which every one of its rows is masked.
 
     Tiles start at multiples of `block_n`; the last tile loads only keys that exist.
     """
     first_row, last_row = block * block_m, min((block + 1) * block_m, q_len) - 1
-    newest = visible_keys(last_row, q_len, k_len, causal, window).stop
-    oldest = visible_keys(first_row, q_len, k_len, causal, window).start
-    tiles = range(oldest // block_n, _ceil_div(newest, block_n)) if newest > oldest else range(0)
+    start = visible_keys(first_row, q_len, k_len, causal, window).start
+    stop = visible_keys(last_row, q_len, k_len, causal, window).stop
+    tiles = range(start // block_n, _ceil_div(stop, block_n)) if stop > start else range(0)
     return sum(min(block_n, k_len - tile * block_n) for tile in tiles)
 
 
@@ -125,7 +142,7 @@ def fa2_forward_traffic(
     block_n: int,
     causal: bool = False,
     itemsize: int = 2,
-    window: int | None = None,
+    window: Window | None = None,
 ) -> TrafficBytes:
     """Bytes that FA2's forward moves: each Q row once, K and V once a row block, O and LSE once.
 
@@ -160,7 +177,7 @@ def fa2_forward_load_bounds(
     block_n: int,
     causal: bool = False,
     itemsize: int = 2,
-    window: int | None = None,
+    window: Window | None = None,
 ) -> Bounds:
     """Bytes that an FA2 forward may load.
 

@@ -8,20 +8,25 @@ import pytest
 
 from grader.kernels import closed_forms as cf
 
+Window = tuple[int, int] | None
 
-def _mask(q_len: int, k_len: int, causal: bool, window: int | None) -> list[list[bool]]:
+
+def _mask(q_len: int, k_len: int, causal: bool, window: Window) -> list[list[bool]]:
+    left, right = window or (-1, -1)
+
     def sees(i: int, j: int) -> bool:
-        newest = i + k_len - q_len
-        return (not causal or j <= newest) and (window is None or newest - window < j <= newest)
+        ahead = j - (i + k_len - q_len)
+        return (not causal or ahead <= 0) and (left < 0 or ahead >= -left) and (right < 0 or ahead <= right)
 
     return [[sees(i, j) for j in range(k_len)] for i in range(q_len)]
 
 
-SHAPES = list(itertools.product((0, 1, 3, 7, 8), (0, 1, 5, 8, 13), (False, True), (None, 1, 3, 100)))
+WINDOWS = (None, (-1, -1), (0, 0), (2, 0), (-1, 1), (3, 2), (1, -1), (100, 100))
+SHAPES = list(itertools.product((0, 1, 3, 7, 8), (0, 1, 5, 8, 13), (False, True), WINDOWS))
 
 
 @pytest.mark.parametrize(("q_len", "k_len", "causal", "window"), SHAPES)
-def test_visible_pairs_equals_counting(q_len: int, k_len: int, causal: bool, window: int | None) -> None:
+def test_visible_pairs_equals_counting(q_len: int, k_len: int, causal: bool, window: Window) -> None:
     mask = _mask(q_len, k_len, causal, window)
     assert cf.visible_pairs(q_len, k_len, causal, window) == sum(map(sum, mask))
     for i, row in enumerate(mask):
@@ -29,7 +34,7 @@ def test_visible_pairs_equals_counting(q_len: int, k_len: int, causal: bool, win
 
 
 @pytest.mark.parametrize(("q_len", "k_len", "causal", "window"), SHAPES)
-def test_keys_loaded_equals_union_of_tiles(q_len: int, k_len: int, causal: bool, window: int | None) -> None:
+def test_keys_loaded_equals_union_of_tiles(q_len: int, k_len: int, causal: bool, window: Window) -> None:
     mask = _mask(q_len, k_len, causal, window)
     for block in range(-(-q_len // 4)):
         rows = mask[4 * block : 4 * block + 4]
@@ -40,8 +45,8 @@ def test_keys_loaded_equals_union_of_tiles(q_len: int, k_len: int, causal: bool,
 
 
 def test_visible_pairs_bad_arguments_are_named() -> None:
-    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
-        cf.visible_pairs(4, 4, True, 0)
+    with pytest.raises(ValueError, match=r"unbounded\) or more, got \(-2, 0\)"):
+        cf.visible_pairs(4, 4, True, (-2, 0))
     with pytest.raises(ValueError, match="q_len=-1"):
         cf.visible_pairs(-1, 4)
 
