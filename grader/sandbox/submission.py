@@ -197,6 +197,8 @@ class Submission:
         self._discard(RUN)
         client = self._ready(RUN, module or self._module)
         before = client.launched.reset_peak()
+        # Where the mark can't be reset, only growth beyond it is seen.
+        before = max(before, client.launched.resident_peak_bytes())
         reply = self._perform(function, args, kwargs, module, timeout_s, {"measure": True})
         resident = max(client.launched.resident_peak_bytes() - before, 0)
         claimed = reply.get("peak_bytes")

@@ -151,8 +151,7 @@ class _Worker:
             raise RaisedError from error
 
     def _call(self, body: dict[str, Any], arguments: Arguments) -> tuple[Json, list[Any]]:
-        function = self._files().function(body["module"], body["function"])
-        bound = self._files().bind(body["function"], function, body["args"], body["kwargs"])
+        function, bound = self._bound(body)
         options = Options(**body["options"])
         arguments.name({**bound, "cotangents": options.cotangents}, options.mutable)
         # The last call's buffers live until this call's are allocated, so that no address comes twice in a row.
@@ -169,16 +168,28 @@ class _Worker:
         )
 
     def _signature(self, body: dict[str, Any]) -> list[dict[str, str | None]]:
-        function = self._files().function(body["module"], body["function"])
         try:
-            return parameters(function)
+            return parameters(self._files().function(body["module"], body["function"]))
         except (TypeError, ValueError) as error:
-            raise SignatureError(f"`{body['function']}` doesn't tell its parameters ({error}).") from error
+            raise SignatureError(f"`{body['function']}` doesn't tell its parameters.") from error
+        except MissingError:
+            raise
+        except Exception as error:  # the text of a default value is the submission's code
+            raise RaisedError from error
+
+    def _bound(self, body: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The function that a request names, and its arguments by parameter."""
+        try:
+            function = self._files().function(body["module"], body["function"])
+            return function, self._files().bind(body["function"], function, body["args"], body["kwargs"])
+        except (MissingError, SignatureError):
+            raise
+        except Exception as error:  # a module's __getattr__ or a function's __signature__ may do anything
+            raise RaisedError from error
 
     def _capture(self, body: dict[str, Any]) -> Any:
         capture = import_module(f"{__package__}.capture")
-        function = self._files().function(body["module"], body["function"])
-        self._files().bind(body["function"], function, body["args"], body["kwargs"])
+        function, _ = self._bound(body)
         try:
             return capture.run(function, body["args"], body["kwargs"], body["target"])
         except BaseException as error:
@@ -204,12 +215,13 @@ class _Worker:
         """One method call on an object of the judge's."""
         leaves = calls.ResultLeaves([], MAX_BYTES[self._device], with_torch=self._runtime != "numpy")
         with self._lock:
-            self._host_calls += 1
-            call = {"n": self._host_calls, "object": number, "method": method, "args": list(args), "kwargs": kwargs}
+            count = self._host_calls + 1
+            call = {"n": count, "object": number, "method": method, "args": list(args), "kwargs": kwargs}
             try:
                 self._channel.send("host_call", self._request, call, encoder=Encoder(leaves))
-            except UnsendableError as error:
+            except (UnsendableError, ContractError) as error:  # nothing was sent
                 raise TypeError(f"{method}: {error}") from error
+            self._host_calls = count
             frame = self._channel.receive()
             answer = frame.value(_plain_leaf)
         if frame.kind == "host_refused":

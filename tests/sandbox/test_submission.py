@@ -81,6 +81,16 @@ def twice(blocks): return total(blocks), total(blocks)
 def misuse(blocks): return blocks.rewind()
 def misuse_arguments(blocks): return blocks.next_block(1, 2, 3)
 def misuse_value(blocks): return blocks.next_block(Equal())
+def recover(blocks):
+    try:
+        blocks.next_block(Equal())
+    except TypeError:
+        return float(blocks.next_block().sum())
+class Signed:
+    @property
+    def __signature__(self): raise RuntimeError("no signature")
+    def __call__(self): return 1
+signed = Signed()
 def swallow(blocks):
     try:
         blocks.next_block(-1)
@@ -288,6 +298,15 @@ def test_host_round_trip_is_short(submission: Submission) -> None:
 def test_host_misuse_is_the_submissions_failure(submission: Submission, function: str, words: str) -> None:
     with pytest.raises(SubmissionRaised, match=words):
         submission.call(function, submission.host(Stream(1), ("next_block",)))
+
+
+def test_host_call_that_was_never_sent_does_not_spoil_the_next(submission: Submission) -> None:
+    assert submission.call("recover", submission.host(Stream(1), ("next_block",))) == 4.0
+
+
+def test_call_signature_that_raises_is_the_submissions_failure(submission: Submission) -> None:
+    with pytest.raises(SubmissionRaised, match="RuntimeError: no signature"):
+        submission.call("signed")
 
 
 def test_host_refusal_reaches_the_submission(submission: Submission) -> None:
