@@ -1,10 +1,11 @@
 """The side of the boundary that imports a submission. Small, and without a single import from the rest of `grader`.
 
-The launcher lays this folder at a fixed path as the package `grader_worker` and starts
+The launcher lays this folder at a fixed path as the package `grader_worker` and starts `bootstrap.py` there, which
+gives up every privilege and hands over to `main.py` with the protocol's socket as descriptor 3. What to load comes as
+the first message over the socket; where the submission lies, and settings that must be there before a process starts
+(`MALLOC_PERTURB_`, `TRITON_INTERPRET`), come in the environment.
 
-    python -I -B <folder above>/grader_worker/main.py
-
-with the protocol's socket as descriptor 3. `main.py` puts the folder above its own on `sys.path` itself. What to load
-and where the submission lies comes as the first message over the socket, never by argument or environment. The
-environment carries `MALLOC_PERTURB_`, `TRITON_INTERPRET` and the like, which must be there before the process starts.
+`wire`, `codec` and `channel` carry values and are used by the judge too; `serve` answers requests, `calls` performs
+one call, `guards` and `tensors` lay its arguments into guarded buffers and check its results, `hosting` makes stubs
+of the judge's objects, `loading` imports the submission's files.
 """

@@ -147,7 +147,7 @@ def perform(
     if with_torch:
         from . import tensors
 
-        tensors.poison(device, [guard.size for guard in arguments.guarded])
+        tensors.poison(device, [guard.value_bytes for guard in arguments.guarded])
         tensors.synchronize(device)
     reply: dict[str, Any] = {}
     value = _watched(function, args, kwargs, arguments, options, reply)

@@ -23,6 +23,7 @@ NAN_BYTE = 0xFF
 """All bits set is NaN in float16, bfloat16, float32, float64, float8_e4m3fn and float8_e5m2."""
 CANARY_BYTE = 0x5A
 """An index or a length made of these bytes is far out of any range."""
+COMPARED_BYTES = 64 << 20
 SMALL_ALLOCATION_BYTES = 1024
 CACHED_BLOCKS = 7
 """NumPy keeps up to 7 freed blocks of every size below 1024 bytes, which malloc's poison never sees."""
@@ -87,6 +88,9 @@ class Guarded:
     mutable = False
     address: int
     size: int
+    """Bytes of the whole buffer."""
+    value_bytes: int
+    """Bytes of the argument's own elements, each counted once."""
 
     def changed(self) -> bool:
         """Whether the argument's values differ from those that were sent, bit for bit."""
@@ -127,7 +131,7 @@ class GuardedArray(Guarded):
         self._leaf = leaf
         self._fill = fill_byte(leaf.dtype)
         self._buffer = _full(buffer_bytes(span * item, ARRAY_GUARD_BYTES), self._fill, np.uint8)
-        self.address, self.size = self._buffer.ctypes.data, self._buffer.size
+        self.address, self.size, self.value_bytes = self._buffer.ctypes.data, self._buffer.size, leaf.raw.size
         start = lead_bytes(self.address, ARRAY_GUARD_BYTES) + leaf.offset * item
         self.value = self._view(start, strides, numpy_dtype(leaf.dtype))
         # The submission may change shape and strides of the object it gets; this view of the same memory stays ours.
@@ -146,7 +150,14 @@ class GuardedArray(Guarded):
 
     def spilled(self) -> bool:
         self._own[...] = _full(self._own.itemsize, self._fill, np.uint8).view(self._own.dtype)[0]
-        return bool((self._buffer != self._fill).any())
+        return differs(self._buffer, self._fill)
+
+
+def differs(buffer: Any, byte: int) -> bool:
+    """Whether any element of a flat uint8 array or tensor isn't `byte`; piece by piece, so that it takes no memory."""
+    return any(
+        bool((buffer[start : start + COMPARED_BYTES] != byte).any()) for start in range(0, len(buffer), COMPARED_BYTES)
+    )
 
 
 def array_extent(array: NDArray[Any]) -> tuple[int, int]:

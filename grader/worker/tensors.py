@@ -16,6 +16,7 @@ from .guards import (
     buffer_bytes,
     check_not_aliasing,
     check_size,
+    differs,
     fill_byte,
     layout,
     lead_bytes,
@@ -25,7 +26,7 @@ from .wire import EXTENDED_DTYPES, ITEM_SIZES, NUMPY_DTYPES, Bytes, Leaf
 
 TENSOR_GUARD_BYTES = 1 << 16
 """A tile of 128 rows of 128 float32 that runs over the end of a tensor still lands in NaN."""
-POISON_BYTES = 64 << 20
+POISON_BYTES, MAX_POISON_BYTES = 64 << 20, 256 << 20
 
 TORCH_DTYPES = {name: getattr(torch, name) for name in (*NUMPY_DTYPES, *EXTENDED_DTYPES) if hasattr(torch, name)}
 DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
@@ -59,7 +60,7 @@ class GuardedTensor(Guarded):
             self._buffer = _from_numpy(self._bytes)
         else:
             self._buffer = _full((total,), self._fill, dtype=_uint8, device=leaf.device)
-        self.address, self.size = self._buffer.data_ptr(), total
+        self.address, self.size, self.value_bytes = self._buffer.data_ptr(), total, leaf.raw.size
         start = lead_bytes(self.address, TENSOR_GUARD_BYTES) // item + leaf.offset
         with _no_grad():
             typed = _view(self._buffer, TORCH_DTYPES[leaf.dtype])
@@ -96,8 +97,7 @@ class GuardedTensor(Guarded):
             canary = _from_numpy(_np_full(ITEM_SIZES[self._leaf.dtype], self._fill, np.uint8))
             self._once(self._own).copy_(_view(canary, TORCH_DTYPES[self._leaf.dtype])[0].to(self._leaf.device))
             # On a CPU by NumPy: torch would wake its threads, which takes 30 ms on two busy cores.
-            whole = self._buffer if self._bytes is None else self._bytes
-            return bool((whole != self._fill).any())
+            return differs(self._buffer if self._bytes is None else self._bytes, self._fill)
 
 
 def tensor_leaf(value: Any, guarded: list[Guarded], max_bytes: int, path: str) -> Leaf | None:
@@ -143,9 +143,10 @@ def poison(device: str, sizes: list[int]) -> None:
     """Leave NaN in the blocks that torch's caching allocator would hand out next (on a CPU malloc does it).
 
     Args:
-        sizes: bytes of the call's inputs: its outputs are likely to be as large.
+        sizes: bytes of the call's inputs: its outputs are likely to be as large. None over 256 MiB is filled.
     """
     if device != "cuda":
         return
-    blocks = [_full((size,), 0xFF, dtype=_uint8, device=device) for size in (*sizes, *sizes, POISON_BYTES)]
+    wanted = [min(size, MAX_POISON_BYTES) for size in (*sizes, *sizes)]
+    blocks = [_full((size,), 0xFF, dtype=_uint8, device=device) for size in (*wanted, POISON_BYTES)]
     del blocks
