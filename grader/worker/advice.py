@@ -25,6 +25,11 @@ def advice_for(type_name: str, message: str, source_line: str) -> str | None:
             "Triton's interpreter has no libdevice and no inline assembly: use the functions of triton.language "
             "(tl.exp2, tl.math.*) instead."
         )
+    if type_name in ("DataDependentOutputException", "DynamicOutputShapeException"):
+        return (
+            "To see what would be launched on a GPU the launcher runs on tensors without data, so it can't read the "
+            "values of a float tensor: take sizes from shapes, and leave values to the kernel."
+        )
     if "make_block_ptr" in text and "AttributeError" in text:
         return "This Triton has no tl.make_block_ptr (3.9 removed it): use pointers, or tl.make_tensor_descriptor."
     if "at least one triton.language" in text or "triton.language must be visible" in text:

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 MAX_KNOWN_ELEMENTS = 1 << 20
 ALLOCATION_ALIGNMENT = 512
@@ -40,8 +40,9 @@ class _KnownIntegers(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        known = _on_values(func, args, kwargs)
-        if func is torch.ops.aten._local_scalar_dense.default and known is not None:
+        given = [item for item in tree_leaves((args, kwargs)) if isinstance(item, FakeTensor)]
+        known = _on_values(func, args, kwargs) if given and all(map(_is_known, given)) else None
+        if known is not None and func is torch.ops.aten._local_scalar_dense.default:
             return known
         try:
             result = func(*args, **kwargs)
@@ -49,45 +50,48 @@ class _KnownIntegers(TorchDispatchMode):  # type: ignore[misc]
             if known is None:
                 raise
             return tree_map_only(torch.Tensor, to_fake, known)
+        if not given and _is_small_integer(result) and not _is_arbitrary(func):
+            known = _on_values(func, args, kwargs)
         results, values = (x if isinstance(x, (tuple, list)) else [x] for x in (result, known))
-        if known is not None:
-            for made, value in zip(results, values, strict=True):
-                if isinstance(made, FakeTensor):
-                    made.known_values = value
+        for position, made in enumerate(results):
+            if isinstance(made, FakeTensor):
+                # Forgotten as well, where a known tensor is written from an unknown one.
+                made.known_values = values[position] if known is not None else None
         return result
 
 
+def _values_of(tensor: FakeTensor) -> torch.Tensor | None:
+    values: torch.Tensor | None = getattr(tensor, "known_values", None)
+    return values
+
+
+def _is_known(tensor: FakeTensor) -> bool:
+    return _values_of(tensor) is not None
+
+
+def _is_small_integer(result: Any) -> bool:
+    if not isinstance(result, FakeTensor) or result.is_floating_point() or result.is_complex():
+        return False
+    return int(result.numel()) <= MAX_KNOWN_ELEMENTS
+
+
+def _is_arbitrary(func: Any) -> bool:
+    """Whether a factory's values are whatever memory held, or drawn."""
+    name = str(func).split(".")[1]
+    return name.startswith(("empty", "new_empty", "rand"))
+
+
 def _on_values(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The operation on CPU values, when every tensor argument has them; None when one hasn't or none would gain."""
-    missing = False
-    seen = 0
+    """The operation on the CPU, each tensor replaced by its values."""
 
     def value(item: Any) -> Any:
-        nonlocal missing, seen
         if isinstance(item, FakeTensor):
-            seen += 1
-            kept = getattr(item, "known_values", None)
-            missing = missing or kept is None
-            return kept
-        if isinstance(item, torch.device):
-            return torch.device("cpu")
-        return item
+            return _values_of(item)
+        return torch.device("cpu") if isinstance(item, torch.device) else item
 
-    plain_args, plain_kwargs = tree_map(value, (args, dict(kwargs)))
-    if missing or (not seen and kwargs.get("dtype") not in (torch.int32, torch.int64, torch.bool)):
-        return None
-    if not seen and any(isinstance(size, int) and size > MAX_KNOWN_ELEMENTS for size in _flat(args)):
-        return None
+    plain_args, plain_kwargs = tree_map(value, (args, kwargs))
     with torch.utils._python_dispatch._disable_current_modes():
         return func(*plain_args, **plain_kwargs)
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _flat(item)
-    else:
-        yield value
 
 
 def to_fake(tensor: torch.Tensor, device: str = "cuda:0") -> torch.Tensor:

@@ -16,7 +16,9 @@ import triton
 import triton.language as tl
 from triton.experimental import gluon
 
-from .kernel_closure import IMPORTABLE, JSON
+from .kernel_closure import JSON
+
+_LANGUAGE = ("triton.language", "triton.experimental.gluon", "math")
 
 _READS_PROCESS = ("eval", "exec", "compile", "open", "input", "globals", "locals", "vars", "breakpoint")
 _FORBIDDEN = frozenset((*_READS_PROCESS, "getattr", "setattr", "delattr"))
@@ -107,14 +109,23 @@ def decode_value(binding: JSON, built: dict[int, Any]) -> Any:
         return module
     if kind in ("module", "import"):
         name = binding["name" if kind == "module" else "module"]
-        if name.split(".")[0] not in IMPORTABLE:
-            raise CannotRebuild(f"Kernel code imports {name}.")
+        if not _in_language(name):
+            raise CannotRebuild(f"Kernel code imports {name}; it can use triton.language and math.")
         found = importlib.import_module(name)
-        return found if kind == "module" else getattr(found, binding["name"])
+        value = found if kind == "module" else getattr(found, binding["name"])
+        if not _harmless(value):
+            raise CannotRebuild(f"Kernel code imports `{binding['name']}` of {name}.")
+        return value
     raise CannotRebuild(f"Kernel code names a value of unknown kind {kind!r}.")
 
 
-def _check(tree: ast.AST, module: ModuleType) -> None:
+def _check(tree: ast.Module, module: ModuleType) -> None:
+    (definition, *rest) = tree.body
+    if rest or not isinstance(definition, ast.FunctionDef) or definition.decorator_list:
+        raise CannotRebuild("Kernel code is more than one function.")
+    defaults = [*definition.args.defaults, *(item for item in definition.args.kw_defaults if item is not None)]
+    if not all(isinstance(item, (ast.Name, ast.Constant)) for item in defaults):
+        raise CannotRebuild("Kernel code computes a default value.")
     for node in ast.walk(tree):
         if isinstance(node, _STATEMENTS):
             raise CannotRebuild(f"Kernel code holds a {type(node).__name__} at line {node.lineno}.")
@@ -135,14 +146,21 @@ def _resolve(node: ast.expr, module: ModuleType) -> Any:
         return None
     owner = _resolve(node.value, module)
     found = getattr(owner, node.attr, None) if owner is not None else None
-    if isinstance(found, ModuleType) and found.__name__.split(".")[0] not in (*IMPORTABLE, "namespace"):
-        raise CannotRebuild(f"Kernel code reaches the module {found.__name__}.")
-    if callable(found) and not _of_triton(found):
-        raise CannotRebuild(f"Kernel code reaches `{node.attr}` of {getattr(found, '__module__', 'Python')}.")
+    if not _harmless(found):
+        place = getattr(found, "__name__", node.attr)
+        raise CannotRebuild(f"Kernel code reaches {place}; it can use triton.language and math.")
     return found if isinstance(found, ModuleType) else None
 
 
-def _of_triton(found: Any) -> bool:
-    if isinstance(found, tl.dtype):
+def _harmless(found: Any) -> bool:
+    """Whether kernel code may hold this: a module or callable of the kernel language, or a plain value."""
+    if isinstance(found, ModuleType):
+        return _in_language(found.__name__) or found.__name__ == "namespace"
+    if isinstance(found, tl.dtype) or not callable(found):
         return True
-    return str(getattr(found, "__module__", "")).split(".")[0] in IMPORTABLE
+    home = str(getattr(found, "__module__", ""))
+    return _in_language(home) or home.startswith("kernel_")
+
+
+def _in_language(module: str) -> bool:
+    return module == "triton" or any(module == name or module.startswith(name + ".") for name in _LANGUAGE)

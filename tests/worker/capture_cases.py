@@ -88,8 +88,20 @@ def made_inside(x):
 def lengths(lens, x):
     longest = lens.max().item()
     assert lens.tolist() == [3, 17, 5]
+    assert lens.cpu().tolist() == [3, 17, 5]
+    steps = torch.arange(0, 4, device=lens.device)
+    steps[0] = 9
+    assert steps.tolist() == [9, 1, 2, 3]
+    assert torch.cumsum(steps, 0)[-1].item() == 15
+    assert lens[lens > 4].shape == (2,)
+    assert torch.zeros(2, dtype=torch.int32, device=lens.device).sum().item() == 0
     if (lens > 10).any():
         copy_kernel[(triton.cdiv(longest, 4), len(lens))](x, torch.empty_like(x), longest, BLOCK=4)
+
+
+def overwritten(lens):
+    lens.copy_(torch.empty(1, device=lens.device))
+    return lens.item()
 
 
 def loop(x):
@@ -179,6 +191,7 @@ def main() -> None:
         "captures": {name: shapes_of(result) for name, result in found.items()},
         "raised": caught(lambda x: int("no"), torch.empty(1)),
         "data_dependent": caught(lambda x: x.sum().item(), torch.empty(3)),
+        "overwritten": caught(overwritten, torch.tensor([1])),
         "restored": before == (torch.cuda.is_available(), triton.runtime.JITFunction.run),
         "texts": [entry["text"] for entry in found["made_inside"]["functions"]],
     }

@@ -106,6 +106,7 @@ def test_capture_exception_of_the_launcher_comes_through(results: dict[str, Any]
 
 def test_capture_value_of_a_float_tensor_is_refused(results: dict[str, Any]) -> None:
     assert "DataDependentOutputException" in results["data_dependent"]
+    assert "DataDependentOutputException" in results["overwritten"], "the old value was told"
 
 
 def test_capture_afterwards_torch_and_triton_are_as_before(results: dict[str, Any]) -> None:
