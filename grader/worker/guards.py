@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .wire import ITEM_SIZES, Leaf, WireError, numpy_dtype, raw_bytes
+from .wire import ITEM_SIZES, Bytes, Leaf, WireError, numpy_dtype
 
 ARRAY_GUARD_BYTES = 4096
 FRESH_SLOTS = 64
@@ -60,13 +60,6 @@ def layout(leaf: Leaf) -> tuple[tuple[int, ...], int]:
     strides = dense_strides(leaf.shape) if leaf.strides is None else leaf.strides
     last = sum((size - 1) * stride for size, stride in zip(leaf.shape, strides, strict=True))
     return strides, leaf.offset + (last + 1 if 0 not in leaf.shape else 0)
-
-
-def sent_once(leaf: Leaf) -> tuple[slice, ...]:
-    """Index of the elements that the leaf's bytes give a value: all, but one along a dimension that was shrunk."""
-    return tuple(
-        slice(0, 1) if base != size else slice(None) for base, size in zip(leaf.base_shape, leaf.shape, strict=True)
-    )
 
 
 def lead_bytes(address: int, guard: int) -> int:
@@ -128,29 +121,54 @@ class GuardedArray(Guarded):
     def __init__(self, leaf: Leaf) -> None:
         strides, span = layout(leaf)
         item = ITEM_SIZES[leaf.dtype]
-        self._leaf = leaf
         self._fill = fill_byte(leaf.dtype)
         self._buffer = _full(buffer_bytes(span * item, ARRAY_GUARD_BYTES), self._fill, np.uint8)
         self.address, self.size, self.value_bytes = self._buffer.ctypes.data, self._buffer.size, leaf.raw.size
         start = lead_bytes(self.address, ARRAY_GUARD_BYTES) + leaf.offset * item
-        self.value = self._view(start, strides, numpy_dtype(leaf.dtype))
+        self._words = words_of(self._buffer, leaf, strides, start)
+        self._sent = sent_words(leaf)
+        self._words[...] = self._sent
+        steps = tuple(stride * item for stride in strides)
+        self.value = _ndarray(leaf.shape, numpy_dtype(leaf.dtype), self._buffer, start, steps)
         # The submission may change shape and strides of the object it gets; this view of the same memory stays ours.
-        self._own = self._view(start, strides, self.value.dtype)
-        self._own[sent_once(leaf)] = leaf.raw.view(self.value.dtype).reshape(leaf.base_shape)
-
-    def _view(self, start: int, strides: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        steps = tuple(stride * dtype.itemsize for stride in strides)
-        return _ndarray(self._leaf.shape, dtype, self._buffer, start, steps)
+        self._own = _ndarray(leaf.shape, self.value.dtype, self._buffer, start, steps)
 
     def changed(self) -> bool:
-        return not _array_equal(raw_bytes(self._own[sent_once(self._leaf)]), self._leaf.raw)
+        return not _array_equal(self._words, self._sent)
 
     def current(self) -> Any:
         return self._own.copy()
 
     def spilled(self) -> bool:
-        self._own[...] = _full(self._own.itemsize, self._fill, np.uint8).view(self._own.dtype)[0]
+        self._words[...] = repeated(self._fill, self._words.itemsize)
         return differs(self._buffer, self._fill)
+
+
+def word_bytes(leaf: Leaf) -> int:
+    """Size of the integers that stand for the leaf's elements: comparing floats would normalise or lose bits."""
+    return min(ITEM_SIZES[leaf.dtype], 8)
+
+
+def words_of(buffer: Bytes, leaf: Leaf, strides: tuple[int, ...], start: int) -> NDArray[Any]:
+    """The elements that the leaf gives a value, in place, as unsigned integers: shape (*base_shape, words an element).
+
+    Args:
+        start: of the first element in the buffer, in bytes.
+    """
+    word, item = word_bytes(leaf), ITEM_SIZES[leaf.dtype]
+    shape = (*leaf.base_shape, item // word)
+    return _ndarray(shape, f"u{word}", buffer, start, (*(stride * item for stride in strides), word))
+
+
+def sent_words(leaf: Leaf) -> NDArray[Any]:
+    """The leaf's bytes in the same form as `words_of` has them."""
+    word = word_bytes(leaf)
+    return leaf.raw.view(f"u{word}").reshape(*leaf.base_shape, ITEM_SIZES[leaf.dtype] // word)
+
+
+def repeated(byte: int, count: int) -> int:
+    """The integer of `count` equal bytes."""
+    return int.from_bytes(bytes([byte]) * count, "little")
 
 
 def differs(buffer: Any, byte: int) -> bool:

@@ -20,15 +20,19 @@ from .guards import (
     fill_byte,
     layout,
     lead_bytes,
-    sent_once,
+    repeated,
+    sent_words,
+    word_bytes,
+    words_of,
 )
-from .wire import EXTENDED_DTYPES, ITEM_SIZES, NUMPY_DTYPES, Bytes, Leaf
+from .wire import EXTENDED_DTYPES, ITEM_SIZES, NUMPY_DTYPES, Leaf
 
 TENSOR_GUARD_BYTES = 1 << 16
 """A tile of 128 rows of 128 float32 that runs over the end of a tensor still lands in NaN."""
 POISON_BYTES, MAX_POISON_BYTES = 64 << 20, 256 << 20
 
 TORCH_DTYPES = {name: getattr(torch, name) for name in (*NUMPY_DTYPES, *EXTENDED_DTYPES) if hasattr(torch, name)}
+WORD_DTYPES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
 _Tensor = torch.Tensor
@@ -40,8 +44,8 @@ _detach, _contiguous, _cpu, _view, _reshape = (
     _Tensor.reshape,
 )
 _resolve_conj, _resolve_neg, _numpy = _Tensor.resolve_conj, _Tensor.resolve_neg, _Tensor.numpy
-_equal, _from_numpy, _full, _empty = torch.equal, torch.from_numpy, torch.full, torch.empty
-_no_grad, _np_full = torch.no_grad, np.full
+_equal, _from_numpy, _full = torch.equal, torch.from_numpy, torch.full
+_no_grad, _np_full, _array_equal = torch.no_grad, np.full, np.array_equal
 _synchronize, _uint8, _strided = torch.cuda.synchronize, torch.uint8, torch.strided
 
 
@@ -51,53 +55,71 @@ class GuardedTensor(Guarded):
     def __init__(self, leaf: Leaf) -> None:
         strides, span = layout(leaf)
         item = ITEM_SIZES[leaf.dtype]
-        self._leaf = leaf
         self._fill = fill_byte(leaf.dtype)
         total = buffer_bytes(span * item, TENSOR_GUARD_BYTES)
-        self._bytes: Bytes | None = None
-        if leaf.device == "cpu":
-            self._bytes = _np_full(total, self._fill, np.uint8)
+        # On a CPU NumPy looks after the bytes: torch would wake its threads, which takes 30 ms on two busy cores.
+        self._bytes = _np_full(total, self._fill, np.uint8) if leaf.device == "cpu" else None
+        if self._bytes is not None:
             self._buffer = _from_numpy(self._bytes)
         else:
             self._buffer = _full((total,), self._fill, dtype=_uint8, device=leaf.device)
         self.address, self.size, self.value_bytes = self._buffer.data_ptr(), total, leaf.raw.size
         start = lead_bytes(self.address, TENSOR_GUARD_BYTES) // item + leaf.offset
+        self._leaf = leaf
         with _no_grad():
+            self._words = self._words_at(strides, start)
+            if leaf.raw.size:
+                self._set_words()
             typed = _view(self._buffer, TORCH_DTYPES[leaf.dtype])
             self._own = typed.as_strided(leaf.shape, strides, start)
-            self._once(self._own).copy_(self._sent())
             self.value = _detach(typed.as_strided(leaf.shape, strides, start))
         if leaf.requires_grad:
             self.value.requires_grad_()
 
-    def _once(self, tensor: Any) -> Any:
-        index = sent_once(self._leaf)
-        return tensor[index] if index else tensor
+    def _words_at(self, strides: tuple[int, ...], start: int) -> Any:
+        """The sent elements in place as integers: an array on a CPU (see `guards.words_of`), else a tensor."""
+        leaf = self._leaf
+        word, item = word_bytes(leaf), ITEM_SIZES[leaf.dtype]
+        if self._bytes is not None:
+            return words_of(self._bytes, leaf, strides, start * item)
+        words = item // word
+        shape, steps = (*leaf.base_shape, words), (*(stride * words for stride in strides), 1)
+        return _view(self._buffer, WORD_DTYPES[word]).as_strided(shape, steps, start * words)
 
     def _sent(self) -> Any:
-        if self._leaf.raw.size == 0:  # torch gives no view of nothing by another dtype
-            dtype = TORCH_DTYPES[self._leaf.dtype]
-            return _empty(self._leaf.base_shape, dtype=dtype, device=self._leaf.device)
-        values = _view(_from_numpy(self._leaf.raw), TORCH_DTYPES[self._leaf.dtype])
-        return _reshape(values, self._leaf.base_shape).to(self._leaf.device)
+        words = sent_words(self._leaf)
+        if self._bytes is not None:
+            return words
+        word = word_bytes(self._leaf)
+        flat = _view(_from_numpy(self._leaf.raw), WORD_DTYPES[word])
+        return _reshape(flat, words.shape).to(self._leaf.device)
+
+    def _set_words(self) -> None:
+        if self._bytes is not None:
+            self._words[...] = self._sent()
+        else:
+            self._words.copy_(self._sent())
 
     def changed(self) -> bool:
         if self._leaf.raw.size == 0:
             return False
+        if self._bytes is not None:
+            return not _array_equal(self._words, self._sent())
         with _no_grad():
-            now = _view(_reshape(_contiguous(self._once(self._own)), (-1,)), _uint8)
-            sent = _view(_reshape(self._sent(), (-1,)), _uint8)
-            return not _equal(now, sent)
+            return not _equal(self._words, self._sent())
 
     def current(self) -> Any:
         return self._own.clone()
 
     def spilled(self) -> bool:
+        word = word_bytes(self._leaf)
+        if self._bytes is not None:
+            self._words[...] = repeated(self._fill, word)
+            return differs(self._bytes, self._fill)
         with _no_grad():
-            canary = _from_numpy(_np_full(ITEM_SIZES[self._leaf.dtype], self._fill, np.uint8))
-            self._once(self._own).copy_(_view(canary, TORCH_DTYPES[self._leaf.dtype])[0].to(self._leaf.device))
-            # On a CPU by NumPy: torch would wake its threads, which takes 30 ms on two busy cores.
-            return differs(self._buffer if self._bytes is None else self._bytes, self._fill)
+            signed = int.from_bytes(bytes([self._fill]) * word, "little", signed=word > 1)
+            self._words.fill_(signed)
+            return differs(self._buffer, self._fill)
 
 
 def tensor_leaf(value: Any, guarded: list[Guarded], max_bytes: int, path: str) -> Leaf | None:
