@@ -16,6 +16,7 @@ from grader.judge import error_maps, families, layouts
 from grader.judge.compare import Breach, absolute_error, misplaced
 from grader.judge.oracle import AttentionCase, Result, RowView, Window, forward_view
 from grader.judge.precision import Array, numpy_dtype
+from grader.judge.selftest import assert_inputs_kill
 from grader.judge.tolerance import ForwardBounds, forward_bounds
 from grader.report.model import Diagnosis, ErrorMap
 from grader.sandbox.failures import ContractViolated
@@ -23,9 +24,11 @@ from grader.sandbox.wire import Tensor
 
 __all__ = [
     "AttentionCase",
+    "assert_inputs_kill",
     "bounds_of",
     "case",
     "check_forward",
+    "exact",
     "judge_forward",
     "run_forward",
     "to_tensors",
@@ -216,15 +219,14 @@ def explain(bounds: ForwardBounds, answer: tuple[Array, Array | None], breaches:
     """The message of a wrong answer: which rules it breaks, and where."""
     o, lse = answer
     view = bounds.view
-    worst: dict[str, Breach] = {}
-    for breach in breaches:
-        if breach.tensor not in worst or breach.ratio > worst[breach.tensor].ratio:
-            worst[breach.tensor] = breach
-    sentences = [f"{breach}." for breach in worst.values()]
-    if "O" in worst:
+    first: dict[str, Breach] = {}
+    for breach in breaches:  # a tensor's rules come in the order in which they are easiest to understand
+        first.setdefault(breach.tensor, breach)
+    sentences = [f"{breach}." for breach in first.values()]
+    if "O" in first:
         sentences.append(error_maps.nonfinite_facts(o, bounds.o))
         sentences += error_maps.pattern(view, error_maps.excess(bounds, o) > 1.0)
-        if lse is not None and "LSE" not in worst:
+        if lse is not None and "LSE" not in first:
             sentences.append("The LSE is right, so scores, mask and row sum are: look at what goes into O.")
     elif lse is not None:
         wrong = (absolute_error(lse, bounds.lse) > bounds.lse_allowed) | misplaced(lse, bounds.lse)

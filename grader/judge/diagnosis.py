@@ -81,7 +81,7 @@ def matches(bounds: ForwardBounds, answer: _Answer) -> list[Match]:
     screen, full = _screen(bounds, answer), _affordable(answer)
     found = []
     for mistake in CATALOGUE:
-        if mistake.target != target or not mistake.shows(answer.view.case):
+        if mistake.target != target or mistake.id in patterns.TEXTS or not mistake.shows(answer.view.case):
             continue
         tried = (_explain(bounds, mistake, variant, (screen, full)) for variant in mistake.variants)
         explained = [match for match in tried if match is not None]
@@ -155,11 +155,14 @@ def _match(bounds: ForwardBounds, mistake: Mistake, answer: _Answer, predicted: 
         assert answer.lse is not None
         distance = _lse_distance(bounds, answer, lse)
         return None if distance is None else Match(mistake, distance, True)
-    distance = _o_distance(bounds, mistake, answer, o)
-    if distance is None:
-        return None
     silent = answer.lse is None or bool(np.isnan(lse).all())
-    return Match(mistake, distance, silent or _lse_close(bounds, answer, lse))
+    if not np.isfinite(o).any():
+        # Nothing but NaN tells nothing, unless the LSE says by its infinities what went wrong.
+        same = np.array_equal(np.isnan(o), np.isnan(answer.o)) and not np.isfinite(answer.o).any()
+        told = same and not silent and not np.isnan(lse).any() and _lse_close(bounds, answer, lse)
+        return Match(mistake, 0.0, True) if told else None
+    distance = _o_distance(bounds, mistake, answer, o)
+    return None if distance is None else Match(mistake, distance, silent or _lse_close(bounds, answer, lse))
 
 
 def _o_distance(bounds: ForwardBounds, mistake: Mistake, answer: _Answer, predicted: Array) -> float | None:
@@ -167,13 +170,9 @@ def _o_distance(bounds: ForwardBounds, mistake: Mistake, answer: _Answer, predic
     finite = np.isfinite(predicted)
     if not np.array_equal(finite, np.isfinite(answer.o)) or not np.array_equal(np.isnan(predicted), np.isnan(answer.o)):
         return None
-    if finite.any():
-        near = np.abs(answer.o[finite] - predicted[finite])
-        far = np.abs(answer.o[finite] - answer.oracle_o[finite])
-        moved = np.abs(predicted[finite] - answer.oracle_o[finite])
-    else:
-        # Everything is NaN: too little to tell mistakes apart by.
-        return None
+    near = np.abs(answer.o[finite] - predicted[finite])
+    far = np.abs(answer.o[finite] - answer.oracle_o[finite])
+    moved = np.abs(predicted[finite] - answer.oracle_o[finite])
     peak = float(np.abs(predicted[finite]).max())
     grown = max(1.0, peak / bounds.o_bounds.peak) if bounds.o_bounds.peak else 1.0
     allowed = SLACK * bounds.o_bounds.allowed.max * grown

@@ -29,9 +29,9 @@ def excess(bounds: ForwardBounds, o: Array) -> Array:
     rules = {breach.rule for breach in bounds.o_bounds.breaches(o, bounds.o)}
     with np.errstate(over="ignore", invalid="ignore"):
         row = np.sqrt(np.mean(np.square(error), axis=-1, keepdims=True))
-    if "row rms" in rules:
+    if "row rms" in rules and "max" not in rules:
         ratio = np.maximum(ratio, row / max(allowed.row_rms, tiny))
-    if "mean" in rules and rules <= {"mean"}:
+    if rules == {"mean"}:
         ratio = np.maximum(ratio, error / max(allowed.mean, tiny))
     return np.asarray(ratio)
 

@@ -29,12 +29,16 @@ TEXTS = {
 
 def recognise(bounds: ForwardBounds, o: Array, lse: Array | None) -> Diagnosis | None:
     """The pattern that (o, lse) shows on the bounds' view, None when there is none."""
-    found = _all_zero(bounds, o) or _masked_rows(bounds, o, lse) or _unwritten(bounds, o, lse)
+    found = _all_zero(bounds, o, lse) or _masked_rows(bounds, o, lse) or _unwritten(bounds, o, lse)
     return Diagnosis(id=found, text=TEXTS[found]) if found else None
 
 
-def _all_zero(bounds: ForwardBounds, o: Array) -> str:
-    return "zeros" if not o.any() and bounds.o_bounds.peak > 0 and bool(bounds.o_bounds.breaches(o, bounds.o)) else ""
+def _all_zero(bounds: ForwardBounds, o: Array, lse: Array | None) -> str:
+    if o.any() or not bounds.o_bounds.breaches(o, bounds.o):
+        return ""
+    # With an LSE of -inf throughout the weights were computed, and underflowed: a matter of the running maximum.
+    underflowed = lse is not None and bool(np.isneginf(lse).all())
+    return "" if underflowed else "zeros"
 
 
 def _masked_rows(bounds: ForwardBounds, o: Array, lse: Array | None) -> str:
