@@ -125,6 +125,17 @@ def test_call_values_arrive_and_return_equal(submission: Submission) -> None:
     assert kwargs == {"flag": True, "big": 2**90}
 
 
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint64", "float16", "float32", "float64", "complex64", "complex128"]
+)
+def test_call_honest_function_of_any_dtype_keeps_the_contract(submission: Submission, dtype: str) -> None:
+    x = np.array([[0, 1, 1], [1, 0, 1]]).astype(dtype)
+    for layout in (x, x.T, x[:, ::2], np.broadcast_to(x[:1], (4, 3))):
+        (copied,), _ = submission.call("echo", layout)
+        assert copied.dtype == x.dtype
+        assert np.array_equal(copied, layout)
+
+
 def test_call_keyword_only_argument_is_bound(submission: Submission) -> None:
     assert submission.call("scale", np.ones(2), factor=3.0).tolist() == [3.0, 3.0]
 

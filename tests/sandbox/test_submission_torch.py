@@ -90,6 +90,12 @@ def test_call_kernel_result_of_any_dtype_is_right(submission: Submission, dtype:
     assert np.array_equal(result.data, x + x)
 
 
+def test_call_boolean_and_complex_tensors_keep_the_contract(submission: Submission) -> None:
+    for dtype in (np.bool_, np.complex64, np.complex128):
+        x = (X % 2).astype(dtype)
+        assert np.array_equal(submission.call("transposed", Tensor(x, strides=(1, 7))).data, x.T)
+
+
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"])
 def test_call_float8_tensor_keeps_its_bits(submission: Submission, name: str) -> None:
     x = np.arange(256, dtype=np.uint8).view(getattr(ml_dtypes, name))
