@@ -14,9 +14,10 @@ def advice_for(type_name: str, message: str, source_line: str) -> str | None:
     """
     text = f"{type_name}: {message}"
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if interpreted and ("is_cuda" in source_line or "is_cuda" in text or "Expected a cuda device" in text):
+    refused = type_name in ("AssertionError", "ValueError", "TypeError", "RuntimeError", "NotImplementedError")
+    if interpreted and refused and "cuda" in f"{source_line} {message}".lower():
         return (
-            "Without a GPU the kernel runs in Triton's interpreter on CPU tensors, where `.is_cuda` is False. "
+            "Without a GPU the kernel runs in Triton's interpreter on CPU tensors, so `.is_cuda` is False there. "
             "Ask for what you need instead: compare `q.device` with `k.device` and `v.device`, and allocate with "
             "`device=q.device`."
         )

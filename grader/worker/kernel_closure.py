@@ -9,6 +9,7 @@ expression of the submission's.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import inspect
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ import triton.language as tl
 
 JSON = dict[str, Any]
 IMPORTABLE = ("triton", "math")
+LAYOUTS = "triton.experimental.gluon.language."
 _LITERALS = (bool, int, float, str, type(None))
 
 
@@ -123,9 +125,16 @@ class Closure:
         if isinstance(value, tl.constexpr):
             inner = self.encode(value.value)
             return None if inner is None else {"kind": "constexpr", "value": inner}
-        if isinstance(value, tuple):
+        if type(value) in (tuple, list):
             items = [self.encode(item) for item in value]
-            return None if None in items else {"kind": "tuple", "items": items}
+            return None if None in items else {"kind": type(value).__name__, "items": items}
+        if dataclasses.is_dataclass(value) and type(value).__module__.startswith(LAYOUTS):
+            # A layout of Gluon's, which is data: a class of the language and its fields.
+            names = [field.name for field in dataclasses.fields(value) if field.init]
+            fields = {name: self.encode(getattr(value, name)) for name in names}
+            if None in fields.values():
+                return None
+            return {"kind": "layout", "class": _importable(type(value)), "members": fields}
         if isinstance(value, tl.dtype) and not isinstance(value, (tl.pointer_type, tl.block_type)):
             return {"kind": "dtype", "name": value.name}
         if isinstance(value, ModuleType):

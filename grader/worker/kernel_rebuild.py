@@ -97,8 +97,12 @@ def decode_value(binding: JSON, built: dict[int, Any]) -> Any:
         return float(text[7:-2]) if text.startswith("float(") else ast.literal_eval(text)
     if kind == "constexpr":
         return tl.constexpr(decode_value(binding["value"], built))
-    if kind == "tuple":
-        return tuple(decode_value(item, built) for item in binding["items"])
+    if kind in ("tuple", "list"):
+        items = [decode_value(item, built) for item in binding["items"]]
+        return tuple(items) if kind == "tuple" else items
+    if kind == "layout":
+        layout = decode_value(binding["class"], built)
+        return layout(**{name: decode_value(item, built) for name, item in binding["members"].items()})
     if kind == "dtype":
         return tl.dtype(binding["name"])
     if kind == "function":

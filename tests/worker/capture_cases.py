@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 import triton
 import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "kernels"), str(ROOT / "tests" / "worker")]
@@ -67,6 +69,17 @@ def copy_kernel(x, y, n, BLOCK: tl.constexpr):
 @triton.jit
 def add_kernel(x, total):
     tl.atomic_add(total, tl.load(x + tl.program_id(0)))
+
+
+@gluon.jit
+def gluon_kernel(x, y, n, LAYOUT: gl.constexpr, BLOCK: gl.constexpr):
+    i = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=LAYOUT)
+    gl.store(y + i, gl.load(x + i, mask=i < n) * 2, mask=i < n)
+
+
+def in_gluon(x):
+    layout = gl.BlockedLayout([4], [32], [4], [0])
+    gluon_kernel[(1,)](x, torch.empty_like(x), 64, layout, 512)
 
 
 def helpers(x):
@@ -169,6 +182,7 @@ def captures():
         "needs_cuda": (fa2.needs_cuda_forward, attention_inputs(), h100),
         "helpers": (helpers, (x,), h100),
         "made_inside": (made_inside, (x,), h100),
+        "gluon": (in_gluon, (x,), h100),
         "lengths": (lengths, (torch.tensor([3, 17, 5]), x), h100),
         "loop": (loop, (x,), h100),
         "odd": (odd, (x,), h100),
@@ -203,6 +217,7 @@ def main() -> None:
             "dictionary",
             "tiny_dot",
             "escaping",
+            "gluon",
             "spilling",
             "hungry",
             "backward",

@@ -50,6 +50,8 @@ def test_fake_cuda_tensors_asked_for_on_cuda_stay_on_the_cpu() -> None:
     ("error", "line", "expected"),
     [
         (AssertionError(""), "assert q.is_cuda", "q.device"),
+        (AssertionError(""), 'assert q.device.type == "cuda"', "q.device"),
+        (ValueError("inputs must be CUDA tensors"), "raise ValueError(message)", "q.device"),
         (NotImplementedError("inline_asm not supported in interpreter mode"), "kernel[grid](x)", "inline assembly"),
         (type("DataDependentOutputException", (RuntimeError,), {})("aten.item"), "x.sum().item()", "without data"),
         (AttributeError("module 'triton.language' has no attribute 'make_block_ptr'"), "", "3.9 removed it"),

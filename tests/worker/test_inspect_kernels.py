@@ -82,6 +82,12 @@ def test_inspect_kernel_made_in_a_function_compiles(reports: dict[str, list[Kern
     assert reports["made_inside"][0].error is None
 
 
+def test_inspect_gluon_kernel_with_a_layout_compiles(reports: dict[str, list[KernelReport]]) -> None:
+    (report,) = reports["gluon"]
+    assert report.error is None
+    assert report.count("LDG.128") > 0, "the layout gives each thread four floats"
+
+
 def test_inspect_float_atomics_are_counted(reports: dict[str, list[KernelReport]]) -> None:
     forward, backward = reports["backward"]
     assert (forward.phase, forward.count("FLOAT_ATOMICS")) == ("forward", 0)
