@@ -197,16 +197,21 @@ class Group:
                 found.update(int(line) for line in Path(name).read_text().split())
         return sorted(found - {0})
 
-    def kill(self) -> None:
-        """SIGKILL everything in the group until it's empty; forks stop first, so this ends."""
+    def kill(self, spare: int = 0) -> None:
+        """SIGKILL everything in the group until it's empty; forks stop first, so this ends.
+
+        Args:
+            spare: pid of a process that lives on to reap the others. Zombies that nobody reaps count as tasks of
+                their uid, and the next worker with that uid would find its limit reached.
+        """
         if "pids" in self.folders:
             with contextlib.suppress(OSError):
                 (self.folders["pids"] / "pids.max").write_text("0")
-        if self.version == 2:
+        if self.version == 2 and not spare:
             with contextlib.suppress(OSError):
                 (self.folders["memory"] / "cgroup.kill").write_text("1")
         deadline = time.monotonic() + REMOVE_TIMEOUT_S
-        while (pids := self.pids()) and time.monotonic() < deadline:
+        while (pids := set(self.pids()) - {spare}) and time.monotonic() < deadline:
             for pid in pids:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)

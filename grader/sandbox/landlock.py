@@ -115,7 +115,8 @@ def ruleset(
     for path in devices:
         grant(path, READ_FILE | WRITE_FILE | IOCTL_DEVICE | TRUNCATE)
     # Opened by the worker itself, so that it means the worker's own folder.
-    rules["/proc/self"] = (READ | WRITE_FILE) & handled
+    # CUDA opens a file there with O_TRUNC when it starts.
+    rules["/proc/self"] = (READ | WRITE_FILE | TRUNCATE) & handled
     return Ruleset(
         size=24 if version >= SIGNAL_SCOPE_ABI else 16 if version >= TCP_ABI else 8,
         files=handled,

@@ -228,7 +228,7 @@ class _Plan:
         """The bootstrap's configuration: see `grader.worker.bootstrap`."""
         spec, isolation = self.spec, self.spec.isolation
         held = self.group.folders if self.group is not None else {}
-        program = seccomp.program(unix_sockets=self.sealed) if seccomp.supported() else b""
+        program = seccomp.program(connect=self.sealed) if seccomp.supported() else b""
         return {
             "supervise": not self.sealed,
             "judge_pid": os.getpid(),

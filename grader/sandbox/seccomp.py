@@ -38,7 +38,7 @@ _DENIED: dict[str, tuple[int | None, int]] = {
     "pidfd_getfd": (438, 438), "process_madvise": (440, 440), "mount_setattr": (442, 442),
     "quotactl_fd": (443, 443), "iopl": (172, -1), "ioperm": (173, -1),
 }  # fmt: skip
-_SOCKET, _CLONE, _CLONE3, _PRLIMIT = (41, 198), (56, 220), (435, 435), (302, 261)
+_SOCKET, _CONNECT, _CLONE, _CLONE3, _PRLIMIT = (41, 198), (42, 203), (56, 220), (435, 435), (302, 261)
 
 
 def supported() -> bool:
@@ -55,13 +55,15 @@ def _instruction(code: int, value: int, true: int = 0, false: int = 0) -> bytes:
 
 
 @functools.cache
-def program(*, unix_sockets: bool) -> bytes:
+def program(*, connect: bool) -> bytes:
     """The filter, as an array of `struct sock_filter`.
 
-    Denied with EPERM: sockets other than AF_UNIX (all new sockets unless `unix_sockets`: without a mount namespace a
-    pathname socket such as a container engine's is within reach), tracing, mounts, namespaces, keys, BPF, io_uring
-    (it opens sockets unseen by a filter), another process's resource limits. clone3 answers ENOSYS: its flags lie
-    behind a pointer, and glibc then uses clone, whose flags can be looked at; threads work as before.
+    Denied with EPERM: sockets other than AF_UNIX (which CUDA opens when it starts), tracing, mounts, namespaces, keys,
+    BPF, io_uring (it opens sockets unseen by a filter), another process's resource limits. clone3 answers ENOSYS: its
+    flags lie behind a pointer, and glibc then uses clone, whose flags can be looked at; threads work as before.
+
+    Args:
+        connect: allow connect(2). Without a mount namespace a container engine's socket would be within reach.
     """
     column = list(_ARCH).index(platform.machine())
 
@@ -76,7 +78,6 @@ def program(*, unix_sockets: bool) -> bytes:
     load_number = _instruction(LD_WORD, OFFSET_NUMBER)
     load_argument = _instruction(LD_WORD, OFFSET_ARGUMENT)
     allow = _instruction(RETURN, ALLOW)
-    socket_test = _instruction(JUMP_EQUAL, AF_UNIX, 0, 1) + allow if unix_sockets else b""
     parts = [
         _instruction(LD_WORD, OFFSET_ARCH),
         _instruction(JUMP_EQUAL, _ARCH[platform.machine()], 1, 0),
@@ -88,7 +89,8 @@ def program(*, unix_sockets: bool) -> bytes:
     parts += [on(numbers[column], deny(errno.EPERM)) for numbers in _DENIED.values()]
     parts += [
         on(_CLONE3[column], deny(errno.ENOSYS)),
-        on(_SOCKET[column], load_argument + socket_test + deny(errno.EPERM)),
+        on(_SOCKET[column], load_argument + _instruction(JUMP_EQUAL, AF_UNIX, 1, 0) + deny(errno.EPERM) + allow),
+        b"" if connect else on(_CONNECT[column], deny(errno.EPERM)),
         on(_CLONE[column], load_argument + _instruction(JUMP_SET, NAMESPACE_FLAGS, 0, 1) + deny(errno.EPERM) + allow),
         on(_PRLIMIT[column], load_argument + _instruction(JUMP_EQUAL, 0, 1, 0) + deny(errno.EPERM) + allow),
         allow,

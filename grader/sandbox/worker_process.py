@@ -182,12 +182,16 @@ class LaunchedWorker:
 
     def stop_tree(self) -> None:
         """SIGKILL every process of the worker and wait until none is left; resources stay until `kill`."""
-        if self._group is not None:
-            self._group.kill()
         if self.level == "sealed":
+            if self._group is not None:
+                self._group.kill()
             self._stop_namespace()
         else:
+            if self._group is not None:
+                self._group.kill(spare=self.pid)
             self._stop_supervised()
+            if self._group is not None:
+                self._group.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(KILL_TIMEOUT_S)
 

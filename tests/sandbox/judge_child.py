@@ -46,7 +46,7 @@ if os.fork() == 0:
             "numpy": "import numpy\nresult = int(numpy.arange(4).sum())",
             "forks": "import os, time\nn = 0\ntry:\n    while n < 200:\n        if os.fork() == 0: time.sleep(20)\n"
             "        n += 1\nexcept OSError: pass\nresult = n",
-            "network": "import socket\nsocket.socket()",
+            "network": "import socket\nsocket.socket(socket.AF_INET)",
             "setuid": "import os\nos.setuid(12345)",
             "judge": f"open('/proc/{os.getpid()}/environ')",
         }

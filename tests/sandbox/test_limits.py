@@ -156,6 +156,29 @@ def test_fork_bomb_stops_at_the_limit_and_leaves_nothing(isolation: Isolation) -
     assert not [pid for pid in pids if processes.is_running(pid)]
 
 
+def test_fork_bomb_takes_nothing_from_the_next_worker(isolation: Isolation) -> None:
+    """The next worker gets the same uid; a zombie that nobody reaped would count against it."""
+    bomb = "import os, time\ntry:\n    while True:\n        if os.fork() == 0: time.sleep(60)\nexcept OSError: pass"
+    if isolation.limits["processes"] == "sampling":
+        pytest.skip("the bomb ends when the judge sees it")
+    count = """
+    import threading, time
+    count = 0
+    try:
+        while True:
+            threading.Thread(target=time.sleep, args=(0.3,)).start()
+            count += 1
+    except RuntimeError:
+        result = count
+    """
+    with start(isolation, limits=SMALL) as worker:
+        before = value(worker, count)
+    with start(isolation, limits=SMALL) as worker:
+        run(worker, bomb)
+    with start(isolation, limits=SMALL) as worker:
+        assert value(worker, count) == before
+
+
 def test_honest_threads_fit_within_the_limit(isolation: Isolation) -> None:
     text = """
     import threading, time
