@@ -66,16 +66,17 @@ def _wrong(bounds: ForwardBounds, o: Array, lse: Array | None) -> tuple[Array, A
 def _unwritten(bounds: ForwardBounds, o: Array, lse: Array | None) -> str:
     """Whether what is wrong are whole tiles of NaN or of zeros, beside tiles that are right."""
     wrong, lse_wrong = _wrong(bounds, o, lse)
-    if not wrong.any() or wrong.all():
+    rows, columns = np.asarray(wrong.any(axis=-1)), np.asarray(wrong.any(axis=(0, 1)))
+    if not rows.any() or (rows.all() and columns.all()):
         return ""
+    if lse is not None and np.isneginf(lse[rows]).all():
+        return ""  # the weights were computed, and underflowed
     blank_nan, blank_zero = bool(np.isnan(o[wrong]).all()), not o[wrong].any()
     if not (blank_nan or blank_zero):
         return ""
     # NaN may be computed too; then the LSE is NaN in the same rows and says nothing, unless zeros prove a gap.
     lse_right = lse is not None and not lse_wrong.any()
-    rows, view = np.asarray(wrong.any(axis=-1)), bounds.view
     blank = np.isnan(o) if blank_nan else o == 0.0
-    columns = wrong.any(axis=(0, 1))
     if not columns.all():
         whole = bool(blank[..., columns].all()) and (lse_right or lse is None)
         return "columns-unwritten" if whole else ""
@@ -84,7 +85,7 @@ def _unwritten(bounds: ForwardBounds, o: Array, lse: Array | None) -> str:
     slices = np.asarray(rows.any(axis=1))
     if rows[slices].all():
         return "heads-unwritten" if blank_zero or lse_right else ""
-    return _row_range(view, rows[slices], slices) or ("output-unwritten" if lse_right else "")
+    return _row_range(bounds.view, rows[slices], slices) or ("output-unwritten" if lse_right else "")
 
 
 def _row_range(view: RowView, rows: Array, slices: Array) -> str:

@@ -164,9 +164,7 @@ class TensorBounds:
             ("mean", got.mean, self.allowed.mean, MEAN_FACTOR),
         )
         return [
-            Breach(
-                self.tensor, rule, value, bound, f"{factor:g} x what a right {self.dtype} kernel shows, and rounding"
-            )
+            Breach(self.tensor, rule, value, bound, f"{factor:g} x what a right {self.dtype} kernel shows")
             for rule, value, bound, factor in rules
             if not value <= bound
         ]

@@ -112,11 +112,14 @@ def _keys_before(view: RowView, ends: Array | int, starts: Array | int = 0) -> R
 
 
 def _last_tile_skipped(view: RowView, block: int) -> Result:
-    return _keys_before(view, (view.case.k_len - 1) // block * block)
+    """Without effect where there is a single tile: an answer without any key has other likely causes."""
+    last = (view.case.k_len - 1) // block * block
+    return _keys_before(view, last or view.case.k_len)
 
 
 def _first_tile_skipped(view: RowView, block: int) -> Result:
-    return _keys_before(view, view.case.k_len, block)
+    """Like `_last_tile_skipped`, without effect on a single tile."""
+    return _keys_before(view, view.case.k_len, block if block < view.case.k_len else 0)
 
 
 def _diagonal_tile_skipped(view: RowView, block_m: int, block_n: int) -> Result:

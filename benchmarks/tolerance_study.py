@@ -1,0 +1,125 @@
+"""Fits the constants of `grader.judge.tolerance`: what right kernels need, and what wrong ones are caught by.
+
+    python benchmarks/tolerance_study.py --draws 20 > benchmarks/results/tolerance_study.txt
+
+First part: for each dtype and rule, over every family, shape, right kernel and draw, how many ulp (times max|O|) must
+be added to the factor times the emulators' error for the kernel to pass. The constant in use has to cover it. Second
+part: which share of the visible variants of each known mistake breaks the bounds on the family where it shows best.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter, defaultdict
+from typing import Any
+
+import numpy as np
+
+from grader.judge import attention, honest, tolerance
+from grader.judge.compare import absolute_error, sizes
+from grader.judge.diagnosis import predictions
+from grader.judge.families import FAMILIES
+from grader.judge.mistakes import CATALOGUE
+from grader.judge.precision import ULP
+
+SHAPES: tuple[dict[str, Any], ...] = (
+    {"q_len": 113, "k_len": 203, "head_dim": 64, "causal": True},
+    {"q_len": 40, "k_len": 203, "head_dim": 128},
+    {"q_len": 128, "k_len": 128, "head_dim": 80, "causal": True},
+    {"q_len": 150, "k_len": 90, "head_dim": 32, "causal": True},
+    {"q_len": 64, "k_len": 250, "head_dim": 128, "window": (40, 10)},
+    {"q_len": 80, "k_len": 80, "head_dim": 64, "window": (2, 0)},
+    {"q_len": 60, "k_len": 60, "head_dim": 96, "scale": 0.5},
+    {"q_len": 1, "k_len": 256, "head_dim": 64},
+    {"q_len": 1, "k_len": 7, "head_dim": 64},
+    {"q_len": 1, "k_len": 1, "head_dim": 32},
+)
+DTYPES = ("float16", "bfloat16", "float32")
+RULES = ("max", "row rms", "mean * rows", "mean", "LSE, 1e-4", "LSE, ulp")
+
+
+def needed(bounds: tolerance.ForwardBounds, o: np.ndarray, lse: np.ndarray) -> dict[str, float]:
+    """Constant terms that (o, lse) needs, in ulp · max|O| (LSE: in 1e-4, and in float32 ulp · max|LSE|)."""
+    got, emulated = sizes(absolute_error(o, bounds.o)), bounds.o_bounds.emulated
+    unit = ULP[bounds.o_bounds.dtype] * max(bounds.o_bounds.peak, np.finfo(np.float64).tiny)
+    finite = np.abs(bounds.lse[np.isfinite(bounds.lse)])
+    stored = ULP["float32"] * (float(finite.max()) if finite.size else 1.0)
+    lse_emulated = bounds.lse_allowed - tolerance.LSE_FLOOR - tolerance.LSE_ULPS * (stored if finite.size else 0.0)
+    lse_over = float(absolute_error(lse, bounds.lse).max()) - lse_emulated
+    rows = bounds.lse.size
+    mean = (got.mean - tolerance.MEAN_FACTOR * emulated.mean) / unit
+    return {
+        "max": (got.max - tolerance.MAX_FACTOR * emulated.max) / unit,
+        "row rms": (got.row_rms - tolerance.ROW_RMS_FACTOR * emulated.row_rms) / unit,
+        "mean * rows": mean * rows,
+        "mean": mean,
+        "LSE, 1e-4": lse_over / 1e-4,
+        "LSE, ulp": (lse_over - tolerance.LSE_FLOOR) / stored,
+    }
+
+
+def right_kernels(draws: int) -> None:
+    """Print the needed constants and every refusal of a right kernel."""
+    worst: dict[tuple[str, str], tuple[float, str]] = defaultdict(lambda: (-np.inf, ""))
+    refused: Counter[str] = Counter()
+    judged = 0
+    for draw in range(draws):
+        rng = np.random.default_rng(draw)
+        for dtype in DTYPES:
+            for family in FAMILIES:
+                for shape in SHAPES:
+                    case = attention.case(rng, family=family, kv_heads=1, dtype=dtype, **shape)
+                    bounds = attention.bounds_of(case)
+                    for recipe in honest.RECIPES:
+                        o, lse = honest.compute(bounds.view, recipe, rng)
+                        judged += 1
+                        where = f"{family}, {shape}, {recipe.name}, draw {draw}"
+                        for rule, value in needed(bounds, o, lse).items():
+                            worst[dtype, rule] = max(worst[dtype, rule], (value, where))
+                        for breach in bounds.breaches(o, lse):
+                            refused[dtype] += 1
+                            print(f"REFUSED {dtype}: {breach} ({where})")
+    print(f"Right kernels judged: {judged}; refused: {sum(refused.values())}\n")
+    print("Largest constant term needed (ulp * max|O|; LSE in units of 1e-4, and in float32 ulp * max|LSE|):")
+    for dtype in DTYPES:
+        for rule in RULES:
+            value, where = worst[dtype, rule]
+            print(f"  {dtype:9s} {rule:12s} {value:9.3f}   {where}")
+    print(f"\nIn use: {tolerance.FLOORS} (half precision), {tolerance.FLOAT32_FLOORS} (float32),")
+    print(f"  mean {tolerance.MEAN_ULPS_A_ROW:g} ulp / rows more,")
+    print(f"  LSE {tolerance.LSE_FLOOR:g} + {tolerance.LSE_ULPS:g} ulp")
+
+
+def wrong_kernels() -> None:
+    """Print for each mistake the family and dtype on which most of its visible variants are refused."""
+    best: dict[str, tuple[float, str]] = {}
+    rng = np.random.default_rng(1)
+    options = (*SHAPES[:5], SHAPES[6], {"batch": 2, "q_heads": 4, "q_len": 70, "k_len": 90, "layout": "mixed"})
+    for family in FAMILIES:
+        for dtype in ("float16", "float32"):
+            for shape in options:
+                case = attention.case(rng, family=family, **{"kv_heads": 2, "q_heads": 4, "dtype": dtype, **shape})
+                bounds = attention.bounds_of(case)
+                for mistake in CATALOGUE:
+                    if not mistake.shows(case):
+                        continue
+                    answers = predictions(bounds.view, mistake)
+                    caught = [bool(bounds.breaches(o, None if np.isnan(lse).all() else lse)) for o, lse in answers]
+                    found = (float(np.mean(caught)), f"{family}, {dtype}, {shape}")
+                    best[mistake.id] = max(best.get(mistake.id, (-1.0, "")), found)
+    print("\nKnown mistakes: share of variants refused where they show best")
+    for mistake_id, (share, where) in best.items():
+        print(f"  {mistake_id:30s} {share:5.0%}   {where}")
+    print(f"Never refused: {[mistake_id for mistake_id, (share, _) in best.items() if share == 0] or 'none'}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--draws", type=int, default=5)
+    arguments = parser.parse_args()
+    right_kernels(arguments.draws)
+    wrong_kernels()
+
+
+if __name__ == "__main__":
+    main()
