@@ -141,7 +141,7 @@ class Group:
         memory = self.folders["memory"]
         if self.version == 2:
             (memory / "memory.max").write_text(str(memory_bytes))
-            optional = {"memory.swap.max": "0", "memory.oom.group": "1"}
+            optional = {"memory.swap.max": "0"}
         else:
             (memory / "memory.limit_in_bytes").write_text(str(memory_bytes))
             optional = {"memory.memsw.limit_in_bytes": str(memory_bytes)}

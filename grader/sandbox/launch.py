@@ -10,20 +10,18 @@ import base64
 import contextlib
 import json
 import os
-import queue
 import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from grader.course import Limits
 from grader.errors import InfrastructureError
-from grader.sandbox import bubblewrap, cgroups, environment, landlock, limits, rundir, seccomp, uids
+from grader.sandbox import bubblewrap, cgroups, environment, landlock, limits, processes, rundir, seccomp, uids
 from grader.sandbox.environment import (
     CPU_TOPOLOGY,
     ETC_FILES,
@@ -34,6 +32,7 @@ from grader.sandbox.environment import (
 )
 from grader.sandbox.levels import Isolation, choose_isolation
 from grader.sandbox.monitor import Bounds, Monitor
+from grader.sandbox.spawner import spawn
 from grader.sandbox.worker_process import ExitReason, LaunchedWorker
 from grader.worker.bootstrap import READY
 
@@ -44,7 +43,7 @@ WORKER_PACKAGE = "grader_worker"
 WORKER_SOURCE = Path(__file__).resolve().parent.parent / "worker"
 PLAIN_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 SMALL_ETC_FILES = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf")
-T = TypeVar("T")
+_copy_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -68,48 +67,6 @@ class LaunchSpec:
     env: dict[str, str] = field(default_factory=dict)
     entry: str = "main"
     extra_modules: tuple[Path, ...] = ()
-
-
-class _Spawner:
-    """A thread that starts processes and never ends.
-
-    A parent-death signal fires when the *thread* that forked ends, so a worker started from a pool's thread would die
-    with that thread.
-    """
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="worker-spawner", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            self._jobs.get()()
-
-    def call(self, function: Callable[[], T]) -> T:
-        future: Future[T] = Future()
-
-        def job() -> None:
-            try:
-                future.set_result(function())
-            except BaseException as error:  # noqa: BLE001 - handed to the caller, who raises it
-                future.set_exception(error)
-
-        self._jobs.put(job)
-        return future.result()
-
-
-_spawner: _Spawner | None = None
-_spawner_lock = threading.Lock()
-
-
-def _spawn(function: Callable[[], T]) -> T:
-    global _spawner
-    with _spawner_lock:
-        if _spawner is None or _spawner.pid != os.getpid():
-            _spawner = _Spawner()
-        spawner = _spawner
-    return spawner.call(function)
 
 
 def _worker_package(target: Path, extra: tuple[Path, ...]) -> Path:
@@ -220,7 +177,7 @@ class _Plan:
         shareable = self.sealed or self.lease is not None or bool(landlock.abi())
         shared = rundir.current() / "worker"
         if shareable and not self.spec.extra_modules:
-            with _spawner_lock:
+            with _copy_lock:
                 return _worker_package(shared, ())
         return _worker_package(self.folder / "worker", self.spec.extra_modules)
 
@@ -332,7 +289,7 @@ def _start(plan: _Plan, child_socket: socket.socket, pipe_fd: int, info_fd: int)
                 start_new_session=True,
             )
 
-        return _spawn(start)
+        return spawn(start)
 
 
 def _read_init_pid(info: int) -> int | None:
@@ -351,6 +308,9 @@ def launch(spec: LaunchSpec) -> LaunchedWorker:
     Raises:
         InfrastructureError: it can't be started; no fault of any submission.
     """
+    if spec.isolation.level == "process" and not landlock.abi():
+        # Landlock would keep the worker from looking into its judge, which runs as the same user.
+        processes.hide_memory()
     plan = _Plan(spec, rundir.new_worker_dir())
     with contextlib.ExitStack() as undo:
         undo.callback(plan.close)

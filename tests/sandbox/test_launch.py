@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import tempfile
@@ -14,7 +15,7 @@ import pytest
 from sandbox_tools import IS_ROOT, LEVELS, isolation_at, run, start, value
 
 from grader.errors import InfrastructureError
-from grader.sandbox import environment
+from grader.sandbox import environment, landlock, processes
 from grader.sandbox.launch import Isolation, LaunchedWorker, LaunchSpec, choose_isolation, launch
 
 ROOM = Path(__file__).resolve().parents[2]
@@ -224,6 +225,25 @@ def test_threads_and_subprocesses_work(worker: LaunchedWorker) -> None:
     result = len(seen), subprocess.run(['/bin/sh', '-c', 'echo hello'], capture_output=True, text=True).stdout
     """
     assert value(worker, text) == (8, "hello\n")
+
+
+@pytest.mark.parametrize("name", ["environ", "mem", "fd/0", "maps"])
+def test_judge_in_proc_is_out_of_reach_without_landlock(
+    name: str, course: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landlock, "abi", lambda: 0)
+    isolation = choose_isolation("process")
+    assert isolation.limits["files"] == "none"
+    libc = ctypes.CDLL(None)
+    try:
+        with start(isolation) as worker:
+            path = f"/proc/{os.getpid()}/{name}"
+            text = (
+                f"import os\nresult = os.listdir('{path}') if os.path.isdir('{path}') else open('{path}', 'rb').read(4)"
+            )
+            assert run(worker, text).startswith("PermissionError")
+    finally:
+        libc.prctl(processes.PR_SET_DUMPABLE, ctypes.c_ulong(1), *(ctypes.c_ulong(0) for _ in range(3)))
 
 
 def test_dev_holds_only_plain_devices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,11 +65,19 @@ def test_exit_of_the_worker_ends_its_orphans(isolation: Isolation, marker: str) 
 
 def test_kill_of_a_process_that_changes_its_pid_all_the_time_ends(isolation: Isolation, marker: str) -> None:
     """Each process soon forks and exits, so a pid that was seen may be gone before it can be signalled."""
+    hop = """
+import os, time
+while True:
+    time.sleep(0.005)
+    try:
+        if os.fork(): os._exit(0)
+    except OSError:
+        pass
+"""
     text = f"""
 import os, sys
-hop = 'import os, time\\nwhile True:\\n  time.sleep(0.005)\\n  try:\\n    if os.fork(): os._exit(0)\\n  except OSError: pass'
 if os.fork() == 0:
-    os.execv(sys.executable, ['python', '-I', '-S', '-c', hop, '{marker}'])
+    os.execv(sys.executable, ['python', '-I', '-S', '-c', {hop!r}, '{marker}'])
 """
     worker = start(isolation, limits={"processes": 40})
     try:
