@@ -10,13 +10,15 @@ rule        bound (ulp: of the working dtype, times max|O|)
 max         2 · max(e) + 1 ulp; float32: + 5 ulp
 row rms     2 · worst row rms(e) + ½ ulp; float32: + 2½ ulp
 mean        1.5 · mean(e) + 2 ulp / rows; float32: + 2 ulp as well
+all three   + (1, ½, ¼) · max|O| · float32 ulp · max|LSE|
 LSE         2 · max(e) + 1e-4 + 2 float32 ulp · max|LSE|
 non-finite  the oracle's pattern; NaN never passes
 ==========  ====================================================================================
 
 Why the constant terms: with V = 1 the emulators are often exact, and a right kernel of another kind rounds a row the
 other way (half an ulp in a whole row: row rms, and its share of the mean). float32 kernels differ by the order of
-their sums, which the emulators don't span. The LSE itself is stored in float32, so one of -6e4 is off by 4e-3.
+their sums, which the emulators don't span. Scores near max|LSE|, the ones that weigh, are float32 numbers: in a row at
+-6e4 each is off by 4e-3 in a way that depends on the order of q·k, and so are its weight and the LSE.
 `benchmarks/tolerance_study.py` fits the constants and `benchmarks/results/tolerance_study.txt` is what it printed.
 """
 
@@ -37,6 +39,8 @@ FLOAT32_FLOORS = Errors(max=5.0, row_rms=2.5, mean=2.0)
 """Added to the bounds, in ulp · max|O|: for half precision and for float32."""
 MEAN_ULPS_A_ROW = 2.0
 """Added to the mean's bound, in ulp · max|O| / rows: a few rows may round the other way."""
+SCORE_NOISE = Errors(max=1.0, row_rms=0.5, mean=0.25)
+"""Added to the bounds, in max|O| · float32 ulp · max|LSE|."""
 LSE_FLOOR = 1e-4
 LSE_ULPS = 2.0
 """In float32 ulp · max|LSE|."""
@@ -170,8 +174,18 @@ class TensorBounds:
         ]
 
 
-def tensor_bounds(tensor: str, dtype: str, expected: Array, emulated: list[Array]) -> TensorBounds:
-    """Bounds for one tensor (..., columns) from what the emulators computed; shared with the gradients."""
+def score_noise(lse: Array) -> float:
+    """float32 ulp · max|LSE|: how far two right kernels' scores may lie apart where they weigh."""
+    finite = np.abs(lse[np.isfinite(lse)])
+    return ULP["float32"] * (float(finite.max()) if finite.size else 0.0)
+
+
+def tensor_bounds(tensor: str, dtype: str, expected: Array, emulated: list[Array], noise: float = 0.0) -> TensorBounds:
+    """Bounds for one tensor (..., columns) from what the emulators computed; shared with the gradients.
+
+    Args:
+        noise: `score_noise` of the case.
+    """
     errors = [sizes(absolute_error(values, expected)) for values in emulated]
     worst = Errors(max(e.max for e in errors), max(e.row_rms for e in errors), max(e.mean for e in errors))
     finite = np.abs(expected[np.isfinite(expected)])
@@ -180,9 +194,9 @@ def tensor_bounds(tensor: str, dtype: str, expected: Array, emulated: list[Array
     floors = FLOAT32_FLOORS if dtype == "float32" else FLOORS
     rows = max(1, expected.size // expected.shape[-1])
     allowed = Errors(
-        max=MAX_FACTOR * worst.max + floors.max * unit,
-        row_rms=ROW_RMS_FACTOR * worst.row_rms + floors.row_rms * unit,
-        mean=MEAN_FACTOR * worst.mean + (floors.mean + MEAN_ULPS_A_ROW / rows) * unit,
+        max=MAX_FACTOR * worst.max + floors.max * unit + SCORE_NOISE.max * noise * peak,
+        row_rms=ROW_RMS_FACTOR * worst.row_rms + floors.row_rms * unit + SCORE_NOISE.row_rms * noise * peak,
+        mean=MEAN_FACTOR * worst.mean + (floors.mean + MEAN_ULPS_A_ROW / rows) * unit + SCORE_NOISE.mean * noise * peak,
     )
     return TensorBounds(tensor, dtype, allowed, worst, peak)
 
@@ -223,8 +237,7 @@ def forward_bounds(view: RowView, oracle: Result) -> ForwardBounds:
     """Bounds of a forward pass on a view, from the emulated kernels."""
     o, lse = oracle
     emulated = _emulate_all(view)
-    bounds = tensor_bounds("O", view.case.dtype, o, [values for values, _ in emulated])
+    bounds = tensor_bounds("O", view.case.dtype, o, [values for values, _ in emulated], score_noise(lse))
     lse_error = max(float(absolute_error(values, lse).max()) for _, values in emulated)
-    finite = np.abs(lse[np.isfinite(lse)])
-    stored = LSE_ULPS * ULP["float32"] * (float(finite.max()) if finite.size else 0.0)
-    return ForwardBounds(view, o, lse, bounds, LSE_FACTOR * lse_error + LSE_FLOOR + stored)
+    lse_allowed = LSE_FACTOR * lse_error + LSE_FLOOR + LSE_ULPS * score_noise(lse)
+    return ForwardBounds(view, o, lse, bounds, lse_allowed)
