@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from grader.sandbox import cgroups, limits, processes, rundir, uids
+from grader.sandbox import cgroups, limits, processes, uids
 from grader.sandbox.levels import Isolation, Level
 from grader.sandbox.monitor import Monitor, Output, Sample
 
@@ -261,8 +261,3 @@ class LaunchedWorker:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
-
-    @property
-    def run_tag(self) -> str:
-        """The environment entry that every process of this judge's workers was started with."""
-        return f"{rundir.TAG_VARIABLE}={rundir.run_id()}"
