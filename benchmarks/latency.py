@@ -68,7 +68,7 @@ def worker_start() -> float:
 
     course = Course.find(ROOT)
     lab = course.lab("lab02")
-    profile = load_profile(course.profiles_dir, "cpu")
+    profile = load_profile(course.root, "cpu")
     with stage(course.solution_dir(lab.id) / "reference", lab, course.starter_dir(lab.id)) as staged:
         start = time.perf_counter()
         with Submission(staged, lab, choose_isolation("auto"), "cpu", profile) as submission:

@@ -221,10 +221,6 @@ class Course:
     def settings(self) -> CourseSettings:
         return load_toml(self.root / "assignments" / "course.toml", CourseSettings)
 
-    @property
-    def profiles_dir(self) -> Path:
-        return self.root / "hardware_profiles"
-
     def lab_ids(self) -> list[str]:
         """Ids of the labs in this copy of the course, in order."""
         return sorted(path.parent.name for path in (self.root / "assignments").glob("lab[0-9][0-9]_*/lab.toml"))

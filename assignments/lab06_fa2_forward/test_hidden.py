@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -209,8 +210,8 @@ def test_masked_key_tiles_are_not_loaded(
     """Three masks that hide whole key tiles; one head."""
     case = attention.case(judge.rng(), q_heads=1, q_len=q_len, k_len=k_len, head_dim=64, causal=causal, window=window)
     options = {"causal": causal, **({"window": window} if window else {})}
-    traced = submission.traced_call(attention.FUNCTION, *attention.to_tensors(case, submission.device), **options)
-    attention.judge_forward(judge, case, *attention.check_forward(traced.value, case, submission.device))
+    traced = submission.traced_call(attention.FUNCTION, *attention.to_tensors(case), interpreted=True, **options)
+    attention.judge_forward(judge, case, *attention.check_forward(traced.value, case, "cpu"))
     judge_skipped_tiles(judge, case, traced.traffic, label)
 
 
@@ -262,9 +263,23 @@ def test_more_heads_than_a_grid_axis(submission: Submission, judge: Judge) -> No
 
 
 @check("wide-offsets")
-def test_offsets_beyond_int32(submission: Submission, judge: Judge) -> None:
-    """Needs a tensor of more than 2^31 elements by strides over one buffer on the card."""
-    judge.skip("laying a tensor out over more than 2^31 elements isn't part of this version of the grader")
+@pytest.mark.parametrize("wide", ["q", "k", "v"])
+@pytest.mark.parametrize(("heads", "rows", "stride_bits"), [(9, 16, 28), (1, 129, 24)])
+def test_offsets_beyond_int32(
+    submission: Submission, judge: Judge, wide: str, heads: int, rows: int, stride_bits: int
+) -> None:
+    """One tensor laid out so that its last head, or its last row, begins 2^31 elements in: 4.3 GB by strides alone.
+
+    Each stride fits an int32; only the product of index and stride doesn't.
+    """
+    case = attention.case(judge.rng(), q_heads=heads, q_len=rows, k_len=rows, head_dim=32)
+    tensors = dict(zip("qkv", attention.to_tensors(case, submission.device), strict=True))
+    step = 1 << stride_bits
+    inner = (step, 32) if heads > 1 else (rows * step, step)
+    tensors[wide] = replace(tensors[wide], strides=(heads * inner[0], *inner, 1))
+    result = submission.call(attention.FUNCTION, *tensors.values(), causal=False)
+    o, lse = attention.check_forward(result, case, submission.device)
+    attention.judge_forward(judge, case, o, lse, label=f"wide {wide}")
 
 
 @check("speed-vs-sdpa")

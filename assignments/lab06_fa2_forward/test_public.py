@@ -98,8 +98,8 @@ def test_traffic_equals_the_closed_form(
 ) -> None:
     """Two heads without a mask, even and ragged: loads and stores counted in the interpreter."""
     case = attention.case(judge.rng(), q_len=q_len, k_len=k_len, head_dim=head_dim)
-    traced = submission.traced_call(attention.FUNCTION, *attention.to_tensors(case, submission.device), causal=False)
-    attention.judge_forward(judge, case, *attention.check_forward(traced.value, case, submission.device))
+    traced = submission.traced_call(attention.FUNCTION, *attention.to_tensors(case), interpreted=True, causal=False)
+    attention.judge_forward(judge, case, *attention.check_forward(traced.value, case, "cpu"))
     judge_fa2_traffic(judge, case, traced.traffic)
 
 

@@ -7,7 +7,7 @@ submission raises, prints or returns arrives here as data only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Device = Literal["cpu", "cuda"]
 Capture = dict[str, Any]
 RUN = "run"
+INTERPRET = "interpret"
 CAPTURE_PREFIX = "capture:"
 MAX_ARTIFACT_BYTES = 64 << 20
 POISON_SETTING = "1"
@@ -48,6 +49,11 @@ class _Mode:
     client: WorkerClient | None = None
     loaded: set[str] = field(default_factory=set)
     failed: dict[str, WorkerFailure] = field(default_factory=dict)
+
+
+def _on_cpu(value: Any) -> Any:
+    """A tensor argument where a worker without a GPU can take it: captures and the interpreter run on the CPU."""
+    return replace(value, device="cpu") if isinstance(value, Tensor) else value
 
 
 class Submission:
@@ -138,14 +144,28 @@ class Submission:
         return reply["value"]
 
     def traced_call(
-        self, function: str, /, *args: Any, module: str | None = None, timeout_s: float | None = None, **kwargs: Any
+        self,
+        function: str,
+        /,
+        *args: Any,
+        module: str | None = None,
+        timeout_s: float | None = None,
+        interpreted: bool = False,
+        **kwargs: Any,
     ) -> Traced:
         """As `call`, and the traffic of the Triton kernels that ran; tensors are known by parameter name.
+
+        Args:
+            interpreted: run in Triton's interpreter on CPU tensors also where `device` is a GPU, on which launches
+                are seen and bytes aren't.
 
         Raises:
             WorkerFailure: see `call`.
         """
-        reply = self._perform(function, args, kwargs, module, timeout_s, {"trace": True})
+        mode = RUN
+        if interpreted and self.device != "cpu":
+            mode, args, kwargs = INTERPRET, tuple(map(_on_cpu, args)), {k: _on_cpu(v) for k, v in kwargs.items()}
+        reply = self._perform(function, args, kwargs, module, timeout_s, {"trace": True}, mode=mode)
         try:
             traffic = Traffic.from_wire(reply["traffic"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -245,8 +265,8 @@ class Submission:
         body = {
             "module": name,
             "function": function,
-            "args": list(args),
-            "kwargs": kwargs,
+            "args": [_on_cpu(value) for value in args],
+            "kwargs": {key: _on_cpu(value) for key, value in kwargs.items()},
             "target": target.model_dump(mode="json"),
         }
         captured = client.request(
@@ -302,9 +322,10 @@ class Submission:
         module: str | None,
         timeout_s: float | None,
         options: dict[str, Any],
+        mode: str = RUN,
     ) -> dict[str, Any]:
         name = module or self._module
-        client = self._ready(RUN, name)
+        client = self._ready(mode, name)
         hosts = Hosts()
         body = {
             "module": name,
@@ -359,7 +380,8 @@ class Submission:
         if name.startswith(CAPTURE_PREFIX):
             return _Mode(env, "cpu", ("capture",), self._profiles[name].model_dump(mode="json"))
         target = None
-        if self.lab.runtime == "triton" and self.device == "cpu":
+        device: Device = "cpu" if name == INTERPRET else self.device
+        if self.lab.runtime == "triton" and device == "cpu":
             env["TRITON_INTERPRET"] = "1"
             if self.target is not None and self.target.sm is not None:
                 target = self.target.model_dump(mode="json")
@@ -367,7 +389,7 @@ class Submission:
             # Small products: threads cost more than they bring, most of all while other submissions are graded, and
             # one thread adds in one order on every machine.
             env |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        return _Mode(env, self.device, ("traffic",) if self.lab.runtime == "triton" else (), target)
+        return _Mode(env, device, ("traffic",) if self.lab.runtime == "triton" else (), target)
 
     def _start(self, mode: _Mode) -> WorkerClient:
         spec = LaunchSpec(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +13,8 @@ from small_submission import small_submission
 
 pytest.importorskip("triton")
 
+from grader.course import Course
+from grader.profiles import load_profile
 from grader.sandbox.failures import ContractViolated, SubmissionRaised
 from grader.sandbox.submission import Submission
 from grader.worker.wire import Tensor
@@ -226,3 +229,22 @@ def test_call_that_asks_for_too_much_memory_is_out_of_memory(submission: Submiss
 
     with pytest.raises(OutOfMemory, match="3000 MiB"):
         submission.call("too_much", Tensor(X))
+
+
+def test_traced_call_interpreted_on_a_gpu_run_counts_on_the_cpu(tmp_path: Path) -> None:
+    """Where the run is on a GPU, bytes are still counted: in the interpreter, on CPU copies of the same tensors."""
+    x = np.arange(100, dtype=np.float32)
+    with small_submission(tmp_path, SOURCE, runtime="triton", device="cuda", memory_mib=2048) as submission:
+        traced = submission.traced_call("add", Tensor(x, device="cuda"), Tensor(x, device="cuda"), interpreted=True)
+        assert traced.traffic.bytes_known
+        assert traced.traffic.loaded("x") == x.nbytes
+        np.testing.assert_array_equal(traced.value.data, 2 * x)
+        assert traced.value.device == "cpu"
+
+
+def test_capture_on_a_gpu_run_needs_no_gpu(tmp_path: Path) -> None:
+    x = np.arange(100, dtype=np.float32)
+    profile = load_profile(Course.find(Path(__file__)).root, "h100-sxm")
+    with small_submission(tmp_path, SOURCE, runtime="triton", device="cuda", memory_mib=2048) as submission:
+        captured = submission.capture("add", Tensor(x, device="cuda"), Tensor(x, device="cuda"), profile=profile)
+        assert [launch["kernel"] for launch in captured["launches"]] == ["add_kernel"]
