@@ -117,8 +117,9 @@ def _make(base: Path) -> _Run:
 
 
 def _remove(run: _Run) -> None:
+    """At exit: end workers that nobody killed, with their groups, before the record of them goes."""
     if run.pid == os.getpid():
-        shutil.rmtree(run.path, ignore_errors=True)
+        _sweep_run(run.path)
         os.close(run.lock_fd)
 
 

@@ -1,6 +1,7 @@
 """A judge of its own for tests that must end one, or run one as another user or from another install.
 
-Usage: ``python judge_child.py LEVEL hold MARKER`` starts a worker with a stray process and waits to be killed;
+Usage: ``python judge_child.py LEVEL hold MARKER`` starts a worker with a stray process and waits to be killed, or
+(``leave``) exits without ending it;
 ``python judge_child.py LEVEL look HIDDEN...`` prints what a worker can do, as JSON.
 """
 
@@ -24,7 +25,7 @@ def main() -> None:
 
     level, task, *rest = sys.argv[1:]
     isolation = choose_isolation(level, [Path(path) for path in rest] if task == "look" else [])
-    if task == "hold":
+    if task in ("hold", "leave"):
         worker = start(isolation)
         stray = f"""
 import os, time
@@ -37,6 +38,8 @@ if os.fork() == 0:
         run(worker, stray)
         groups = [str(path) for path in worker._group.folders.values()] if worker._group else []
         print(json.dumps({"run": str(rundir.current()), "groups": groups}), flush=True)
+        if task == "leave":
+            sys.exit(0)
         time.sleep(300)
     with start(isolation, limits={"processes": 20, "memory_mib": 256}) as worker:
         probes = {

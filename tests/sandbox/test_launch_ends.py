@@ -117,6 +117,23 @@ def test_sigkill_of_the_judge_leaves_no_process_and_the_next_judge_sweeps(
     assert not [path for path in told["groups"] if Path(path).exists()]
 
 
+def test_judge_that_exits_without_killing_its_worker_leaves_nothing(level: str, marker: str, tmp_path: Path) -> None:
+    if level == "uid":
+        pytest.skip("needs a Python that another uid can run; the supervisor is that of `process`")
+    done = subprocess.run(
+        [sys.executable, str(CHILD), level, "leave", marker],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    if not done.stdout:
+        pytest.skip(f"level {level} can't be had here")
+    told = json.loads(done.stdout)
+    assert wait_until(lambda: alive_with(marker) == [], 10)
+    assert not [path for path in (told["run"], *told["groups"]) if Path(path).exists()]
+
+
 def test_sweep_leaves_a_living_judge_alone() -> None:
     mine = rundir.current()
     rundir._sweep(rundir.base_dir())
