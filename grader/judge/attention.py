@@ -14,6 +14,7 @@ import numpy as np
 from grader.judge import diagnosis as diagnoses
 from grader.judge import error_maps, families, layouts
 from grader.judge.compare import Breach, absolute_error, misplaced
+from grader.judge.kernel_work import KernelCalling, call_kernel
 from grader.judge.oracle import AttentionCase, Result, RowView, Window, forward_view
 from grader.judge.precision import Array, numpy_dtype
 from grader.judge.selftest import assert_inputs_kill
@@ -49,12 +50,11 @@ class Judging(Protocol):
     ) -> NoReturn: ...
 
 
-class Calling(Protocol):
+class Calling(KernelCalling, Protocol):
     """The part of the submission that is used here."""
 
     @property
     def device(self) -> str: ...
-    def call(self, function: str, /, *args: Any, **kwargs: Any) -> Any: ...
 
 
 def case(
@@ -114,20 +114,20 @@ def run_forward(submission: Calling, case: AttentionCase, **extra: Any) -> tuple
     `causal` is always passed; `scale` and `window` only where the case sets them, so that defaults are exercised too.
 
     Args:
-        extra: passed to `submission.call` (`timeout_s`, or further arguments of the function).
+        extra: passed to the call (`timeout_s`, or further arguments of the function).
 
     Returns:
         O in the dtype and shape of q; LSE float32 (batch, q_heads, q_len).
 
     Raises:
-        ContractViolated: something else came back. WorkerFailure: the call failed.
+        ContractViolated: something else came back, or it isn't a kernel's work. WorkerFailure: the call failed.
     """
     options: dict[str, Any] = {"causal": case.causal}
     if case.scale is not None:
         options["scale"] = case.scale
     if case.window is not None:
         options["window"] = case.window
-    result = submission.call(FUNCTION, *to_tensors(case, submission.device), **options, **extra)
+    result = call_kernel(submission, FUNCTION, *to_tensors(case, submission.device), **options, **extra)
     return check_forward(result, case, submission.device)
 
 

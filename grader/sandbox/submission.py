@@ -166,6 +166,17 @@ class Submission:
         if interpreted and self.device != "cpu":
             mode, args, kwargs = INTERPRET, tuple(map(_on_cpu, args)), {k: _on_cpu(v) for k, v in kwargs.items()}
         reply = self._perform(function, args, kwargs, module, timeout_s, {"trace": True}, mode=mode)
+        return self._traced(reply, function)
+
+    def watched_call(
+        self, function: str, /, *args: Any, module: str | None = None, timeout_s: float | None = None, **kwargs: Any
+    ) -> Traced:
+        """As `traced_call` at a small part of its cost: launches and library operations, without bytes."""
+        reply = self._perform(function, args, kwargs, module, timeout_s, {"watch": True})
+        return self._traced(reply, function)
+
+    @staticmethod
+    def _traced(reply: dict[str, Any], function: str) -> Traced:
         try:
             traffic = Traffic.from_wire(reply["traffic"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -38,7 +38,8 @@ class Options:
     """What a `call` message asks for beside the call.
 
     Attributes:
-        trace: count the kernels' traffic. noop: let every Triton launch do nothing.
+        trace: count the kernels' traffic. watch: note launches and library operations only.
+        noop: let every Triton launch do nothing.
         measure: report the peak of Python's and NumPy's allocations.
         warnings: report the warnings that the call emits.
         mutable: parameters that the call may change; their values come back.
@@ -46,6 +47,7 @@ class Options:
     """
 
     trace: bool = False
+    watch: bool = False
     noop: bool = False
     measure: bool = False
     warnings: bool = False
@@ -182,10 +184,11 @@ def _watched(
     """The call itself, inside the watchers that the options ask for; they write what they saw into `reply`."""
     with ExitStack() as stack:
         trace = None
-        if options.trace:
+        if options.trace or options.watch:
             from . import traffic
 
-            trace = stack.enter_context(traffic.tracing(arguments.named_tensors()))
+            named = arguments.named_tensors()
+            trace = stack.enter_context(traffic.tracing(named, count_bytes=options.trace))
         if options.noop:
             from . import traffic
 

@@ -89,6 +89,13 @@ def encode(values: Array, dtype: Any) -> Array:
     return values.astype(numpy_dtype)
 
 
+def tf32(values: Array) -> Array:
+    """float32 `values` as tensor cores take them for a TF32 dot: 10 bits of mantissa, to nearest even."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).reshape(np.shape(values)).view(np.uint32)
+    kept = (bits + np.uint32(0x0FFF) + ((bits >> np.uint32(13)) & np.uint32(1))) & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(values), kept.view(np.float32), values)
+
+
 def apply() -> None:
     """Repair the interpreter of this process; call before a kernel is defined. A second call changes nothing."""
     global _applied
@@ -114,6 +121,8 @@ def _repair_dot(builder: Any) -> None:
 
     def create_dot(self: Any, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any) -> Any:
         if not (is_raw(a.dtype) or is_raw(b.dtype)):
+            if a.dtype.scalar == tl.float32 and input_precision == interpreter._ir.INPUT_PRECISION.TF32:
+                a, b = (_handle(tf32(operand.data), operand.dtype) for operand in (a, b))
             return original(self, a, b, d, input_precision, max_num_imprecise_acc)
         product = np.matmul(decode(a.data, a.dtype), decode(b.data, b.dtype), dtype=np.float32)
         total = product + decode(d.data, d.dtype)

@@ -153,19 +153,23 @@ class _CountingMemory:
 
 
 @contextmanager
-def tracing(named_tensors: Mapping[str, torch.Tensor]) -> Iterator[Trace]:
+def tracing(named_tensors: Mapping[str, torch.Tensor], *, count_bytes: bool = True) -> Iterator[Trace]:
     """Count loads and stores of every Triton launch in the block.
 
     Args:
         named_tensors: argument name → tensor as the submission receives it.
+        count_bytes: False notes launches and library operations only, which costs next to nothing.
 
     Yields:
         the trace; call ``finish(results)`` on it, inside the block or after.
     """
     trace = Trace(named_tensors)
+    trace.bytes_known = count_bytes
     peers = _peers()
     with ExitStack() as stack:
-        stack.enter_context(_patched(interpreter, "_interpreter", _CountingMemory(interpreter._interpreter, trace)))
+        if count_bytes:
+            memory = _CountingMemory(interpreter._interpreter, trace)
+            stack.enter_context(_patched(interpreter, "_interpreter", memory))
         stack.enter_context(_patched(interpreter.GridExecutor, "__call__", _counting_call(trace)))
         stack.enter_context(_patched(JITFunction, "run", _counting_run(trace)))
         builder = interpreter.InterpreterBuilder

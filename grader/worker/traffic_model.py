@@ -49,7 +49,7 @@ class Traffic:
             that was passed to a launch. A GPU would fault there, or read a neighbour's data.
         outside: up to five sentences on where those accesses were.
         library_ops: operations of torch that could stand in for the kernel, by name, e.g. ``torch.matmul``.
-        bytes_known: False where kernels ran on a GPU, where only launches are counted.
+        bytes_known: False where only launches were counted: on a GPU, or because no more was asked for.
     """
 
     launches: int = 0

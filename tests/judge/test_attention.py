@@ -14,7 +14,9 @@ from grader.judge.oracle import AttentionCase, RowView
 from grader.judge.precision import numpy_dtype
 from grader.report.model import Diagnosis, ErrorMap
 from grader.sandbox.failures import ContractViolated
+from grader.sandbox.outcomes import Traced
 from grader.sandbox.wire import Tensor
+from grader.worker.traffic_model import Traffic
 
 
 class Failed(Exception):
@@ -45,11 +47,14 @@ class FakeSubmission:
     def __init__(self, case: AttentionCase, answer: Any = None) -> None:
         self.case, self.answer, self.calls = case, answer, []  # type: ignore[var-annotated]
 
-    def call(self, function: str, /, *args: Any, **kwargs: Any) -> Any:
+    def watched_call(self, function: str, /, *args: Any, **kwargs: Any) -> Traced:
         self.calls.append((function, args, kwargs))
         o, lse = attention.exact(self.case)
         result = Tensor(o.astype(numpy_dtype(self.case.dtype))), Tensor(lse.astype(np.float32))
-        return result if self.answer is None else self.answer(*result)
+        return Traced(result if self.answer is None else self.answer(*result), Traffic(launches=1))
+
+    def noop_call(self, function: str, /, *args: Any, **kwargs: Any) -> Any:
+        return Tensor(np.full(self.case.q.shape, np.nan, numpy_dtype(self.case.dtype))), None
 
 
 def _case(**options: Any) -> AttentionCase:
