@@ -6,12 +6,18 @@ import numpy as np
 
 from grader.judge.compare import absolute_error, misplaced
 from grader.judge.oracle import RowView
-from grader.judge.precision import Array
+from grader.judge.precision import Array, numpy_dtype
 from grader.judge.tolerance import ForwardBounds
 from grader.report.model import Diagnosis
 
 TILE = 16
 """Tile edges that kernels have are multiples of this."""
+
+POISON_BYTE = b"\xfe"
+"""What the worker's allocator fills fresh memory with: NaN in float16, a huge number in the other dtypes."""
+
+UNDERFLOW = -104.0
+"""Below it float32's exp is 0."""
 
 TEXTS = {
     "zeros": "Your output is all zeros: nothing was computed, or nothing was stored.",
@@ -22,6 +28,8 @@ TEXTS = {
     "last-query-tile-missing": "The last query rows are never written: the grid must round up, cdiv(q_len, BLOCK_M).",
     "first-query-tile-missing": "The first query rows are never written.",
     "heads-unwritten": "Some heads are never written: the grid must cover every query head of every batch entry.",
+    "nan-from-padding": "O is NaN where the LSE is right: rows of V past the end are read, and 0 * NaN is NaN; "
+    "load them as zeros.",
     "columns-unwritten": "Some head_dim columns are never written.",
     "output-unwritten": "Parts of the output are never written.",
 }
@@ -29,15 +37,29 @@ TEXTS = {
 
 def recognise(bounds: ForwardBounds, o: Array, lse: Array | None) -> Diagnosis | None:
     """The pattern that (o, lse) shows on the bounds' view, None when there is none."""
-    found = _all_zero(bounds, o, lse) or _masked_rows(bounds, o, lse) or _unwritten(bounds, o, lse)
+    found = (
+        _all_zero(bounds, o, lse)
+        or _masked_rows(bounds, o, lse)
+        or _padding_read(bounds, o, lse)
+        or _unwritten(bounds, o, lse)
+    )
     return Diagnosis(id=found, text=TEXTS[found]) if found else None
+
+
+def fresh_memory(values: Array, dtype: str) -> Array:
+    """bool: where `values`, read from a tensor of `dtype`, are what memory holds that was never written."""
+    target = numpy_dtype(dtype)
+    poison = float(np.frombuffer(POISON_BYTE * target.itemsize, target)[0])
+    return np.asarray(np.isnan(values) | (values == poison))
 
 
 def _all_zero(bounds: ForwardBounds, o: Array, lse: Array | None) -> str:
     if o.any() or not bounds.o_bounds.breaches(o, bounds.o):
         return ""
-    # With an LSE of -inf throughout the weights were computed, and underflowed: a matter of the running maximum.
-    underflowed = lse is not None and bool(np.isneginf(lse).all())
+    # With an LSE of -inf throughout (0 where the row sum is replaced by 1) on rows so low that exp gives 0, the weights
+    # were computed, and underflowed: a matter of the running maximum.
+    low = bool((bounds.lse < UNDERFLOW).all())
+    underflowed = lse is not None and (bool(np.isneginf(lse).all()) or (low and not lse.any()))
     return "" if underflowed else "zeros"
 
 
@@ -63,29 +85,39 @@ def _wrong(bounds: ForwardBounds, o: Array, lse: Array | None) -> tuple[Array, A
     return o_wrong, (absolute_error(lse, bounds.lse) > bounds.lse_allowed) | misplaced(lse, bounds.lse)
 
 
+def _padding_read(bounds: ForwardBounds, o: Array, lse: Array | None) -> str:
+    """Whether O is NaN in the rows that reach the last key's tile, while the LSE is right throughout."""
+    if lse is None or not bounds.view.case.k_len % TILE or bounds.lse_breaches(lse):
+        return ""
+    nan = np.isnan(o)
+    rows = np.asarray(nan.all(axis=-1))
+    reached = np.broadcast_to(bounds.view.visible()[..., -1], rows.shape)
+    return "nan-from-padding" if np.array_equal(nan.any(axis=-1), rows) and rows[reached].all() and rows.any() else ""
+
+
 def _unwritten(bounds: ForwardBounds, o: Array, lse: Array | None) -> str:
-    """Whether what is wrong are whole tiles of NaN or of zeros, beside tiles that are right."""
+    """Whether what is wrong are whole tiles of fresh memory or of zeros, beside tiles that are right."""
     wrong, lse_wrong = _wrong(bounds, o, lse)
     rows, columns = np.asarray(wrong.any(axis=-1)), np.asarray(wrong.any(axis=(0, 1)))
     if not rows.any() or (rows.all() and columns.all()):
         return ""
     if lse is not None and np.isneginf(lse[rows]).all():
         return ""  # the weights were computed, and underflowed
-    blank_nan, blank_zero = bool(np.isnan(o[wrong]).all()), not o[wrong].any()
-    if not (blank_nan or blank_zero):
+    fresh = fresh_memory(o, bounds.o_bounds.dtype)
+    blank = fresh if fresh[wrong].all() else o == 0.0
+    if not blank[wrong].all():
         return ""
-    # NaN may be computed too; then the LSE is NaN in the same rows and says nothing, unless zeros prove a gap.
-    lse_right = lse is not None and not lse_wrong.any()
-    blank = np.isnan(o) if blank_nan else o == 0.0
+    # NaN may be computed too; then the LSE is NaN in the same rows, which is not what fresh float32 memory holds.
+    lse_fresh = lse is not None and bool((fresh_memory(lse, "float32") & ~np.isnan(lse))[lse_wrong].all())
+    told = lse_fresh or not np.isnan(o[wrong]).any()
     if not columns.all():
-        whole = bool(blank[..., columns].all()) and (lse_right or lse is None)
-        return "columns-unwritten" if whole else ""
+        return "columns-unwritten" if blank[..., columns].all() and not lse_wrong.any() else ""
     if not blank[rows].all():
         return ""
     slices = np.asarray(rows.any(axis=1))
     if rows[slices].all():
-        return "heads-unwritten" if blank_zero or lse_right else ""
-    return _row_range(bounds.view, rows[slices], slices) or ("output-unwritten" if lse_right else "")
+        return "heads-unwritten" if told else ""
+    return _row_range(bounds.view, rows[slices], slices) or ("output-unwritten" if told else "")
 
 
 def _row_range(view: RowView, rows: Array, slices: Array) -> str:

@@ -12,7 +12,7 @@ from grader.judge import attention, honest
 from grader.judge.diagnosis import diagnose
 from grader.judge.mistakes import CATALOGUE, by_id
 from grader.judge.oracle import AttentionCase
-from grader.judge.patterns import TEXTS
+from grader.judge.patterns import POISON_BYTE, TEXTS
 from grader.judge.precision import numpy_dtype, round_to
 
 BLOCK_M, BLOCK_N = 64, 32
@@ -169,7 +169,7 @@ def test_kernel_without_flaw_passes_and_gets_no_diagnosis(options: dict[str, obj
 
 
 @pytest.mark.parametrize("options", [RAGGED, GROUPED, WINDOW, EMPTY], ids=["ragged", "grouped", "window", "empty"])
-@pytest.mark.parametrize("spoil", ["noise", "scaled", "shuffled", "offset", "rough", "all-nan"])
+@pytest.mark.parametrize("spoil", ["noise", "scaled", "shuffled", "offset", "rough"])
 def test_diagnose_unknown_mistake_gets_none(spoil: str, options: dict[str, object]) -> None:
     rng = np.random.default_rng(23)
     case = attention.case(rng, **options)  # type: ignore[arg-type]
@@ -181,7 +181,6 @@ def test_diagnose_unknown_mistake_gets_none(spoil: str, options: dict[str, objec
         "shuffled": rng.permuted(bounds.o, axis=1),
         "offset": bounds.o + 0.2 * scale,
         "rough": bounds.o * (1.0 + 0.05 * rng.standard_normal(bounds.o.shape)),
-        "all-nan": np.full(bounds.o.shape, np.nan),
     }[spoil]
     assert bounds.breaches(spoiled, bounds.lse)
     assert diagnose(bounds, spoiled, bounds.lse) is None
@@ -208,10 +207,44 @@ def test_diagnose_zeros_and_partial_zeros_are_named() -> None:
     assert found.id == "heads-unwritten"
 
 
-@pytest.mark.parametrize("empty", [np.nan, 0.0], ids=["nan", "guarded"])
-def test_diagnose_underflowed_rows_name_the_maximum_not_zeros(empty: float) -> None:
+def test_diagnose_nothing_but_nan_gets_none() -> None:
+    bounds = attention.bounds_of(attention.case(np.random.default_rng(31), **GROUPED))  # type: ignore[arg-type]
+    assert diagnose(bounds, np.full(bounds.o.shape, np.nan), np.full(bounds.lse.shape, np.nan)) is None
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_diagnose_nan_beside_a_right_lse_names_the_padding_of_v(causal: bool) -> None:
+    case = attention.case(np.random.default_rng(32), q_len=100, k_len=203, causal=causal)
+    bounds = attention.bounds_of(case)
+    o = bounds.o.copy()
+    o[:, 64 if causal else 0 :] = np.nan
+    found = diagnose(bounds, o, bounds.lse)
+    assert found is not None
+    assert found.id == "nan-from-padding"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize(
+    ("place", "mistake"), [(np.s_[2:], "heads-unwritten"), (np.s_[:, 64:], "last-query-tile-missing")]
+)
+def test_diagnose_fresh_memory_names_what_was_not_written(place: object, mistake: str, dtype: str) -> None:
+    case = attention.case(np.random.default_rng(33), q_heads=4, q_len=90, k_len=64, dtype=dtype)
+    bounds = attention.bounds_of(case)
+    o, lse = bounds.o.copy(), bounds.lse.copy()
+    target = numpy_dtype(dtype)
+    o[place] = float(np.frombuffer(POISON_BYTE * target.itemsize, target)[0])  # type: ignore[index]
+    lse[place] = float(np.frombuffer(POISON_BYTE * 4, np.float32)[0])  # type: ignore[index]
+    found = diagnose(bounds, o, lse)
+    assert found is not None
+    assert found.id == mistake
+
+
+@pytest.mark.parametrize(
+    ("empty", "lse"), [(np.nan, -np.inf), (0.0, -np.inf), (0.0, 0.0)], ids=["nan", "guarded", "sum-replaced"]
+)
+def test_diagnose_underflowed_rows_name_the_maximum_not_zeros(empty: float, lse: float) -> None:
     bounds = attention.bounds_of(attention.case(np.random.default_rng(30), family="far-below", q_len=40, k_len=50))
-    found = diagnose(bounds, np.full(bounds.o.shape, empty), np.full(bounds.lse.shape, -np.inf))
+    found = diagnose(bounds, np.full(bounds.o.shape, empty), np.full(bounds.lse.shape, lse))
     assert found is not None
     assert found.id == "max-initialised-to-zero"
 

@@ -132,6 +132,8 @@ MISTAKES: tuple[Mistake, ...] = (
         tuple(partial(_tf32, truncate=truncate, of_v=of_v) for truncate in (False, True) for of_v in (True, False)),
         _float32,
         noisy=True,
+        # float16 operands have the same 10 bits; TF32 is the commoner cause.
+        group="operands",
     ),
     Mistake(
         "float32-computed-in-half",
@@ -139,6 +141,7 @@ MISTAKES: tuple[Mistake, ...] = (
         tuple(partial(_half_operands, dtype=dtype) for dtype in LOW),
         _float32,
         noisy=True,
+        group="operands",
     ),
     Mistake(
         "scores-low-precision",

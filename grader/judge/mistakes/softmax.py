@@ -69,10 +69,11 @@ def _normalised_twice(view: RowView) -> Result:
     return weights @ v / safe**2, (row_max + log(row_sum))[..., 0]
 
 
-def _fixed_max(view: RowView, start: float, grows: bool, empty: float) -> Result:
+def _fixed_max(view: RowView, start: float, grows: bool, empty: float | None) -> Result:
     """A running maximum that never lies below `start`, in float32 and with P in the working dtype.
 
-    `grows` says whether it follows scores above `start`; `empty` is what 0/0 gives, NaN or a guarded 0.
+    `grows` says whether it follows scores above `start`; `empty` is what a row sum of 0 gives: NaN from 0/0, or 0 with
+    an LSE of -inf, or of the maximum where the sum itself is replaced by 1 (``empty`` None).
     """
     masked = np.where(view.visible(), scores(view), -np.inf).astype(np.float32)
     row_max = np.full((*masked.shape[:-1], 1), np.float32(start))
@@ -83,9 +84,9 @@ def _fixed_max(view: RowView, start: float, grows: bool, empty: float) -> Result
         weights = np.exp(masked - row_max)
         row_sum = weights.sum(axis=-1, keepdims=True)
         o = round_to(weights, view.case.dtype) @ v / row_sum
-        lse = (row_max + np.log(row_sum))[..., 0]
-    o = np.where(row_sum == 0.0, np.float32(empty), o)
-    return o.astype(np.float64), lse.astype(np.float64)
+        lse = row_max + np.log(np.where(row_sum == 0.0, np.float32(empty is None), row_sum))
+    o = np.where(row_sum == 0.0, np.float32(empty or 0.0), o)
+    return o.astype(np.float64), lse[..., 0].astype(np.float64)
 
 
 def _partials(view: RowView, width: int) -> tuple[list[Array], list[Array]]:
@@ -209,6 +210,7 @@ MISTAKES: tuple[Mistake, ...] = (
         (
             partial(_fixed_max, start=0.0, grows=True, empty=np.nan),
             partial(_fixed_max, start=0.0, grows=True, empty=0.0),
+            partial(_fixed_max, start=0.0, grows=True, empty=None),
         ),
         group="max",
     ),
