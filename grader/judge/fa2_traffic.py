@@ -130,7 +130,9 @@ def _splits(judge: Judging, case: AttentionCase, traffic: Traffic, q_bytes: int)
     if case.causal or case.window is not None:
         # A program whose rows see no key needn't read them, so the count needn't be whole.
         splits, rest = max(1, -(-loaded // q_bytes)), 0
-    if rest or not 1 <= splits <= most:
+    # Splits leave partials, and something has to merge them.
+    unmerged = splits > 1 and traffic.launches == 1
+    if rest or unmerged or not 1 <= splits <= most:
         judge.fail(
             f"Q is read {loaded / q_bytes:.4g} times; FlashAttention-2 reads each row once, or once a split of the "
             f"keys (at most {most}). Load the tile of Q before the loop over keys.",
