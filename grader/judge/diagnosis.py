@@ -25,7 +25,9 @@ SLACK = 3.0
 EXPLAINED = 0.2
 """Root mean square distance to the prediction over that to the oracle, at most."""
 EXPLAINED_NOISY = 0.5
-"""The same for mistakes of rounding, where flips of single roundings remain."""
+"""The same for mistakes of rounding, where flips of single roundings remain; a flip may spoil a whole row."""
+SCREEN_NOISY = 0.8
+"""The same on the few rows of the screen, the worst ones among them."""
 MARGIN = 3.0
 """The best explanation must be this many times closer than the next one of another kind."""
 SCREEN_SLICES = 4
@@ -135,9 +137,9 @@ def _explain(
 ) -> Match | None:
     """The variant's match on the screen and then on the full answer, None when either rules it out."""
     match = None
-    for stage in stages:
-        predicted = _predict(variant, stage.view)
-        match = _match(bounds, mistake, stage, predicted)
+    for stage, noisy_limit in zip(stages, (SCREEN_NOISY, EXPLAINED_NOISY), strict=True):
+        limit = noisy_limit if mistake.noisy else EXPLAINED
+        match = _match(bounds, mistake, stage, _predict(variant, stage.view), limit)
         if match is None:
             return None
     return match
@@ -149,7 +151,7 @@ def _predict(variant: Variant, view: RowView) -> Result:
         return view.map(variant)
 
 
-def _match(bounds: ForwardBounds, mistake: Mistake, answer: _Answer, predicted: Result) -> Match | None:
+def _match(bounds: ForwardBounds, mistake: Mistake, answer: _Answer, predicted: Result, limit: float) -> Match | None:
     o, lse = predicted
     if mistake.target == "LSE":
         assert answer.lse is not None
@@ -161,12 +163,13 @@ def _match(bounds: ForwardBounds, mistake: Mistake, answer: _Answer, predicted: 
         same = np.array_equal(np.isnan(o), np.isnan(answer.o)) and not np.isfinite(answer.o).any()
         told = same and not silent and not np.isnan(lse).any() and _lse_close(bounds, answer, lse)
         return Match(mistake, 0.0, True) if told else None
-    distance = _o_distance(bounds, mistake, answer, o)
+    distance = _o_distance(bounds, mistake, (answer, o), limit)
     return None if distance is None else Match(mistake, distance, silent or _lse_close(bounds, answer, lse))
 
 
-def _o_distance(bounds: ForwardBounds, mistake: Mistake, answer: _Answer, predicted: Array) -> float | None:
+def _o_distance(bounds: ForwardBounds, mistake: Mistake, compared: tuple[_Answer, Array], limit: float) -> float | None:
     """Distance of O to the prediction over that to the oracle; None when that doesn't explain it."""
+    answer, predicted = compared
     finite = np.isfinite(predicted)
     if not np.array_equal(finite, np.isfinite(answer.o)) or not np.array_equal(np.isnan(predicted), np.isnan(answer.o)):
         return None
@@ -176,13 +179,12 @@ def _o_distance(bounds: ForwardBounds, mistake: Mistake, answer: _Answer, predic
     peak = float(np.abs(predicted[finite]).max())
     grown = max(1.0, peak / bounds.o_bounds.peak) if bounds.o_bounds.peak else 1.0
     allowed = SLACK * bounds.o_bounds.allowed.max * grown
-    limit = EXPLAINED_NOISY if mistake.noisy else EXPLAINED
     if finite.all():
         # A prediction that lies within the bounds of the right answer explains nothing.
         if not mistake.noisy and moved.max() <= bounds.o_bounds.allowed.max:
             return None
         distance = _rms(near) / max(_rms(far), np.finfo(np.float64).tiny)
-        if distance > limit or near.max() > max(allowed, (limit * far.max()) if mistake.noisy else 0.0):
+        if distance > limit or near.max() > max(allowed, far.max() if mistake.noisy else 0.0):
             return None
         return distance
     if near.max() > allowed:

@@ -86,13 +86,18 @@ def _wrong(bounds: ForwardBounds, o: Array, lse: Array | None) -> tuple[Array, A
 
 
 def _padding_read(bounds: ForwardBounds, o: Array, lse: Array | None) -> str:
-    """Whether O is NaN in the rows that reach the last key's tile, while the LSE is right throughout."""
+    """Whether O is NaN in the rows that reach the last key's tile, while the LSE is right throughout.
+
+    Not in every head: past one head's V lies the next one's, and only past the last is there NaN.
+    """
     if lse is None or not bounds.view.case.k_len % TILE or bounds.lse_breaches(lse):
         return ""
     nan = np.isnan(o)
     rows = np.asarray(nan.all(axis=-1))
+    slices = rows.any(axis=1)
     reached = np.broadcast_to(bounds.view.visible()[..., -1], rows.shape)
-    return "nan-from-padding" if np.array_equal(nan.any(axis=-1), rows) and rows[reached].all() and rows.any() else ""
+    complete = slices.any() and rows[slices][reached[slices]].all() and np.array_equal(nan.any(axis=-1), rows)
+    return "nan-from-padding" if complete else ""
 
 
 def _unwritten(bounds: ForwardBounds, o: Array, lse: Array | None) -> str:
