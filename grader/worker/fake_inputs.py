@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -126,14 +127,22 @@ def fake_device() -> Iterator[FakeTensorMode]:
 
     before = FakeTensor.__dict__.get("data_ptr")
     FakeTensor.data_ptr = data_ptr
+    start_context = fake_tensor.init_gpu_context
+    # torch's CUDA build would start the driver for the first tensor on "cuda", and there is none in this sandbox.
+    fake_tensor.init_gpu_context = _start_no_context
     try:
         with _NoDevice(allow_non_fake_inputs=True) as mode, _KnownIntegers():
             yield mode
     finally:
+        fake_tensor.init_gpu_context = start_context
         if before is None:
             del FakeTensor.data_ptr
         else:
             FakeTensor.data_ptr = before
+
+
+def _start_no_context(device: torch.device) -> None:
+    """Stands in for `torch._subclasses.fake_tensor.init_gpu_context`."""
 
 
 def _lend_device_guard() -> None:
