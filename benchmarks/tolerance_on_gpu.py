@@ -81,12 +81,15 @@ def on_gpu(values: np.ndarray, dtype: str) -> torch.Tensor:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--kernels", nargs="+", help="names of some of the kernels (default: all)")
     arguments = parser.parse_args()
     worst: dict[tuple[str, str, str], float] = defaultdict(lambda: -np.inf)
     judged: dict[str, int] = defaultdict(int)
     refused = 0
     with tempfile.TemporaryDirectory() as scratch:
         chosen = kernels(Path(scratch))
+        if arguments.kernels:
+            chosen = {name: chosen[name] for name in arguments.kernels}
         for draw in range(arguments.draws):
             rng = np.random.default_rng(1000 + draw)
             for dtype in ("float16", "bfloat16", "float32"):

@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch._subclasses import fake_tensor
+from torch._subclasses import fake_tensor  # noqa: E402
 
-from grader.worker.fake_inputs import fake_device, to_fake
+from grader.worker.fake_inputs import fake_device, to_fake  # noqa: E402
 
 
 def test_fake_device_never_starts_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
