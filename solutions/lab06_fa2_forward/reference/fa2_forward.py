@@ -167,6 +167,8 @@ def _forward_kernel(
     o_base = o_ptr + batch * stride_ob + head.to(tl.int64) * stride_oh + first_row.to(tl.int64) * stride_om
     o = (acc / l_safe[:, None]).to(o_ptr.dtype.element_ty)
     tl.store(o_base + wide_m * stride_om + wide_d * stride_od, o, mask=rows_in[:, None] & columns_in)
+
+
 # END SOLUTION
 
 
