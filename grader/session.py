@@ -12,8 +12,9 @@ from pathlib import Path
 from grader import provenance
 from grader.course import Course, Lab
 from grader.errors import UsageError
+from grader.judge.plan import Plan, Progress
 from grader.judge.requirements import Machine
-from grader.judge.run import Plan, Progress, run_checks
+from grader.judge.run import run_checks
 from grader.judge.seeds import SECRET_FILE_VARIABLE, Seeds
 from grader.judge.selection import select
 from grader.profiles import HardwareProfile

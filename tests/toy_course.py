@@ -10,8 +10,9 @@ from types import ModuleType
 from typing import Any
 
 from grader.course import Course
+from grader.judge.plan import Plan
 from grader.judge.requirements import Machine
-from grader.judge.run import Plan, run_checks
+from grader.judge.run import run_checks
 from grader.judge.seeds import Seeds
 from grader.profiles import load_profile
 from grader.report.model import CheckResult

@@ -99,7 +99,7 @@ def _grade(course: Course, lab: Lab, submission: Path, options: RunOptions) -> R
 
 def _expected(course: Course, lab: Lab, options: RunOptions) -> int:
     """How many checks this run will report; a student's copy has no hidden tests."""
-    from grader.judge.plugin import HIDDEN_FILE
+    from grader.judge.plan import HIDDEN_FILE
     from grader.judge.selection import select
 
     hidden_too = not options.public_only and (course.assignment_dir(lab.id) / HIDDEN_FILE).is_file()

@@ -13,15 +13,13 @@ from grader.errors import CourseError
 from grader.judge.faults import Context, Overrun, classify
 from grader.judge.guard import budget_s, guarded
 from grader.judge.outcomes import TestOutcome, combine
+from grader.judge.plan import HIDDEN_FILE, Plan
 from grader.judge.recorder import Judge
 from grader.report.model import Status
 
 if TYPE_CHECKING:
-    from grader.judge.run import Plan
     from grader.sandbox.submission import Submission
 
-HIDDEN_FILE = "test_hidden.py"
-PUBLIC_FILE = "test_public.py"
 ENGINE: pytest.StashKey[EnginePlugin] = pytest.StashKey()
 
 

@@ -18,9 +18,10 @@ from torch.utils._pytree import tree_map_only
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
-from .fake_cuda import Target, capability_of, fake_cuda
+from .fake_cuda import fake_cuda
 from .fake_inputs import fake_device, to_fake
 from .function_backward import run_backward, watch_functions
+from .gpu_target import Target, capability_of
 from .kernel_closure import JSON, CannotClose, Closure
 
 MAX_LAUNCHES = 256

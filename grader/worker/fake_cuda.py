@@ -2,10 +2,6 @@
 
 Two uses. Under the interpreter tensors stay on the CPU (`tensors="cpu"`): what a launcher asks for on "cuda" is made on
 the CPU. For a capture (`tensors="fake"`) tensors carry no data and say that they are on cuda:0.
-
-The target is a hardware profile as plain data (``HardwareProfile.model_dump(mode="json")``): title,
-compute_capability ("9.0"), sms, shared_kib_per_block, shared_kib_per_sm, registers_per_sm, max_threads_per_sm, l2_mib,
-memory_gib.
 """
 
 from __future__ import annotations
@@ -18,14 +14,9 @@ from typing import Any, Literal
 import torch
 from torch.overrides import TorchFunctionMode
 
-Target = dict[str, Any]
+from .gpu_target import Target, capability_of
+
 _DEVICE = "cuda:0"
-
-
-def capability_of(target: Target) -> tuple[int, int]:
-    """(9, 0) for compute capability "9.0"."""
-    major, minor = str(target["compute_capability"]).split(".")
-    return int(major), int(minor)
 
 
 def properties(target: Target) -> SimpleNamespace:

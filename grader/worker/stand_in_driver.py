@@ -10,13 +10,13 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 
-from .fake_cuda import Target, capability_of
+from .gpu_target import Target, capability_of
 
 WARP_SIZE = 32
 
 
 class StandInDriver(DriverBase):  # type: ignore[misc]
-    """Answers from a target table (see `fake_cuda`)."""
+    """Answers from a target table (see `gpu_target`)."""
 
     def __init__(self, target: Target, device: str) -> None:
         self._capability = capability_of(target)
