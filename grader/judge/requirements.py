@@ -62,4 +62,10 @@ class Machine:
         return "; ".join(dict.fromkeys(reasons))
 
 
-_PACKAGES: dict[str, Requirement] = {"triton": "triton", "flash_attn": "flash_attn"}
+_PACKAGES: dict[str, Requirement] = {
+    "triton": "triton",
+    "flash_attn": "flash_attn",
+    "nbclient": "notebook",
+    "ipykernel": "notebook",
+    "matplotlib": "notebook",
+}
