@@ -1,6 +1,6 @@
 """What lab01 works on: attention shapes, costs and GPUs, and the table that everybody fills in. Provided.
 
-Units: FLOPs and bytes are counts; `bandwidth_gbs` is GB/s with 1 GB = 10**9 bytes; `peak_tflops` is 10**12 FLOP/s, dense.
+Units: FLOPs and bytes are counts; `bandwidth_gbs` is in 10**9 bytes/s; `peak_tflops` is in 10**12 FLOP/s, dense.
 """
 
 from __future__ import annotations

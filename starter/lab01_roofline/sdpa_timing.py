@@ -1,4 +1,4 @@
-"""Times torch's scaled_dot_product_attention on a GPU: what your prediction is held to. Provided; needs torch and CUDA."""
+"""Times torch's scaled_dot_product_attention on a GPU: what your prediction is held to. Provided; needs CUDA."""
 
 from __future__ import annotations
 

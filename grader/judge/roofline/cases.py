@@ -112,9 +112,11 @@ def single_query(rng: Rng) -> list[Case]:
 def gpu(rng: Rng) -> Gpu:
     """A card that nobody sells, so that no number of it can be remembered."""
     half = float(rng.integers(200, 1500))
+    # bfloat16's ridge point lies between 100 and 400 FLOP/byte, as those of real cards do.
+    bandwidth = float(round(half * 1000 / rng.uniform(100, 400)))
     return Gpu(
         f"made-up-{rng.integers(100, 1000)}",
-        float(rng.integers(500, 6000)),
+        bandwidth,
         {"float16": half + 64, "bfloat16": half, "float32": float(rng.integers(20, 90)), "float8": 2 * half + 10},
     )
 

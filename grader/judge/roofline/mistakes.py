@@ -55,6 +55,10 @@ def _half(case: Case) -> float:
     return case.shape.q_len * case.shape.k_len / (2 if case.causal else 1)
 
 
+def _half_rounded_down(case: Case) -> float:
+    return case.shape.q_len * case.shape.k_len // (2 if case.causal else 1)
+
+
 def _without_diagonal(case: Case) -> float:
     return EXACT.pairs(case) - (min(case.shape.q_len, case.shape.k_len) if case.causal else 0)
 
@@ -89,6 +93,11 @@ PAIR_TEXTS: tuple[tuple[str, str, Count], ...] = (
         "pairs-halved",
         "Your count is half of all pairs: right to first order for a long square, never exact.",
         _half,
+    ),
+    (
+        "pairs-halved",
+        "Your count is half of all pairs, rounded down: right to first order for a long square, never exact.",
+        _half_rounded_down,
     ),
     (
         "pairs-triangle-of-queries",

@@ -103,10 +103,11 @@ def judge_drawing(judge: Judge, drawing: Drawing, rows: Sequence[dict[str, Any]]
 
 def _missing(wanted: Array, points: Array, relative: float) -> int:
     """How many of `wanted` (2, n) have no point of `points` (2, m) nearby in both coordinates."""
-    if not points.shape[1]:
-        return wanted.shape[1]
+    total = len(wanted[0])
+    if not len(points[0]):
+        return total
     near = np.abs(points[:, None, :] - wanted[:, :, None]) <= relative * np.abs(wanted[:, :, None])  # (2, n, m)
-    return int((~near.all(axis=0).any(axis=1)).sum())
+    return total - int(np.count_nonzero(np.any(np.all(near, axis=0), axis=1)))
 
 
 def _height(line: tuple[Array, Array], x: Array) -> Array:
@@ -121,13 +122,17 @@ def _height(line: tuple[Array, Array], x: Array) -> Array:
     return np.where(inside, heights, np.inf)
 
 
+def _near(heights: Array, wanted: Array, relative: float) -> bool:
+    return bool(np.all(np.abs(heights - wanted) <= relative * wanted))
+
+
 def has_roof(drawing: Drawing, card: Gpu, dtype: str, relative: float) -> bool:
     """Whether one line, or the lower of two, is the roof of `dtype` on either side of its ridge point."""
     x = LOOKED_AT * card.ridge(dtype)
     roof = np.array([card.attainable(float(value), dtype) for value in x])
     heights = [_height(line, x) for line in drawing.lines]
     pairs = (np.minimum(a, b) for a, b in itertools.combinations(heights, 2))
-    return any(np.all(np.abs(height - roof) <= relative * roof) for height in itertools.chain(heights, pairs))
+    return any(_near(height, roof, relative) for height in itertools.chain(heights, pairs))
 
 
 def _why_absent(drawing: Drawing, card: Gpu, dtypes: list[str], absent: list[str], relative: float) -> str:
@@ -139,7 +144,7 @@ def _why_absent(drawing: Drawing, card: Gpu, dtypes: list[str], absent: list[str
         ("plot-roof-flat", np.full(len(x), card.peak_tflops[absent[0]])),
     )
     for name, heights in shapes:
-        if any(np.all(np.abs(_height(line, x) - heights) <= relative * heights) for line in drawing.lines):
+        if any(_near(_height(line, x), heights, relative) for line in drawing.lines):
             return name
     return "plot-roof-misplaced"
 

@@ -1,4 +1,4 @@
-"""Holds a prediction of lab01 to a measurement: the course's own SDPA call, in a worker that never sees a submission."""
+"""Holds a prediction of lab01 to a measurement: the course's own SDPA call, in a worker without the submission."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ def card_of(rows: Sequence[Row], load: Callable[[str], HardwareProfile]) -> Gpu:
 
 
 def gpu_of(profile: HardwareProfile) -> Gpu:
-    return Gpu(profile.name, profile.bandwidth_gbs, dict(profile.peak_tflops))
+    return Gpu(profile.name, profile.bandwidth_gbs, {str(dtype): peak for dtype, peak in profile.peak_tflops.items()})
 
 
 def judge_reproduced(judge: Judge, rows: Sequence[Row], again: Sequence[Row]) -> None:
@@ -302,6 +302,6 @@ def judge_consistent(judge: Judge, rows: Sequence[Row], shapes: Sequence[Shape],
         for name, value in follows.items():
             if not _agree(row[name], value, CODE_RELATIVE):
                 judge.fail(
-                    f"intensity_table, row {place}: `{name}` is {row[name]}, but from its FLOPs and bytes follows {value}.",
+                    f"intensity_table, row {place}: `{name}` is {row[name]}; its FLOPs and bytes give {value}.",
                     diagnosis=INVERTED if _agree(row["intensity"], moved / flops, CODE_RELATIVE) else None,
                 )
