@@ -18,6 +18,7 @@ from course_types import COLUMNS, Cost, Profile, Shape
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+
 def visible_pairs(q_len: int, k_len: int, causal: bool) -> int:
     """Number of (query, key) pairs that the mask leaves, for one head.
 

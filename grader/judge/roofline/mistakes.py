@@ -59,6 +59,12 @@ def _half_rounded_down(case: Case) -> float:
     return case.shape.q_len * case.shape.k_len // (2 if case.causal else 1)
 
 
+def _averaged(case: Case) -> float:
+    """Rows times the mean of the first and the last row, where the first is taken to see k_len - q_len keys."""
+    q_len, k_len = case.shape.q_len, case.shape.k_len
+    return q_len * (max(0, k_len - q_len) + k_len) / 2 if case.causal else q_len * k_len
+
+
 def _without_diagonal(case: Case) -> float:
     return EXACT.pairs(case) - (min(case.shape.q_len, case.shape.k_len) if case.causal else 0)
 
@@ -103,6 +109,12 @@ PAIR_TEXTS: tuple[tuple[str, str, Count], ...] = (
         "pairs-triangle-of-queries",
         "Your count is the triangle q_len (q_len + 1) / 2, which holds only when there are as many keys as queries.",
         _square_triangle,
+    ),
+    (
+        "pairs-averaged",
+        "Your count is q_len times the mean of k_len - q_len and k_len: the first row sees one key more, and with more "
+        "queries than keys the rows that see none aren't a trapezoid's.",
+        _averaged,
     ),
     (
         "diagonal-left-out",

@@ -18,6 +18,7 @@ from course_types import COLUMNS, Cost, Profile, Shape
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+
 # BEGIN SOLUTION
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
 # The log-sum-exp is float32 whatever the working dtype is.
