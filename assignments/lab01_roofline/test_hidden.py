@@ -50,6 +50,12 @@ def test_bytes_of_every_dtype(submission: Submission, judge: Judge) -> None:
     costs.judge_bytes(judge, asked, costs.run_costs(submission, judge, asked), "attention_cost, all dtypes")
 
 
+@check("dtype-widths")
+def test_unknown_names_are_errors(submission: Submission, judge: Judge) -> None:
+    """A dtype, an algorithm or a direction that nobody defined has no cost."""
+    costs.judge_unknown_names(submission, judge)
+
+
 @check("masked-bytes")
 def test_bytes_under_a_causal_mask(submission: Submission, judge: Judge) -> None:
     """A mask hides pairs, not operands: the stored matrix and K and V stay whole."""

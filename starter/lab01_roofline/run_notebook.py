@@ -2,7 +2,8 @@
 
 ``python run_notebook.py`` says whether your notebook runs from top to bottom without what an earlier run left behind.
 Cells run in a Jupyter kernel (nbclient) that talks over local sockets of the file system, never the network. Where even
-these are forbidden, as in some sandboxes, they run in a fresh IPython shell without a kernel.
+these are forbidden, as in some sandboxes, they run in a fresh IPython shell without a kernel. With ``--keep`` the table
+and the plot of that run replace those in this folder.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ NOTEBOOK = "roofline.ipynb"
 PRODUCTS = ("table.csv", "roofline.png")
 MAX_PRODUCT_BYTES = 8 << 20
 MAX_ERROR_TEXT = 600
+KERNEL_START_S = 30
 SHELL_RESULT = "shell_result.json"
 
 
@@ -39,7 +41,7 @@ def execute(cell_timeout_s: float = 60.0) -> dict[str, Any]:
         sources = _code_cells(folder / NOTEBOOK)
         # A plot that asks for a window would find no screen.
         os.environ.setdefault("MPLBACKEND", "Agg")
-        if _sockets_allowed():
+        if _sockets_work(Path(scratch)):
             how, error = "kernel", _run_in_kernel(folder, Path(scratch), cell_timeout_s)
         else:
             how, error = "shell", _run_in_shell(folder, cell_timeout_s * max(1, len(sources)))
@@ -63,9 +65,15 @@ def _code_cells(path: Path) -> list[str]:
     return [source if isinstance(source, str) else "".join(source) for source in sources]
 
 
-def _sockets_allowed() -> bool:
+def _sockets_work(folder: Path) -> bool:
+    """Whether a local socket can be bound and connected to: a kernel and its client talk over such."""
+    if not hasattr(socket, "AF_UNIX"):
+        return False
     try:
-        socket.socket(socket.AF_UNIX).close()
+        with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as connecting:
+            listening.bind(str(folder / "probe"))
+            listening.listen(1)
+            connecting.connect(str(folder / "probe"))
     except OSError:
         return False
     return True
@@ -87,7 +95,11 @@ def _run_in_kernel(folder: Path, scratch: Path, cell_timeout_s: float) -> str:
     notebook = nbformat.read(folder / NOTEBOOK, as_version=4)
     manager = AsyncKernelManager(kernel_name="clean", transport="ipc", ip=str(scratch / "k"))
     client = NotebookClient(
-        notebook, km=manager, timeout=int(cell_timeout_s), resources={"metadata": {"path": str(folder)}}
+        notebook,
+        km=manager,
+        timeout=int(cell_timeout_s),
+        startup_timeout=KERNEL_START_S,
+        resources={"metadata": {"path": str(folder)}},
     )
     try:
         client.execute()
@@ -169,6 +181,9 @@ def main() -> None:
     missing = [name for name, content in result["files"].items() if content is None]
     if missing:
         sys.exit(f"{NOTEBOOK} runs, but doesn't leave {' and '.join(missing)} in its folder.")
+    if "--keep" in sys.argv:
+        for name, content in result["files"].items():
+            (HERE / name).write_bytes(content)
     print(f"{NOTEBOOK}: {result['cells']} code cells ran ({result['how']}); it leaves {' and '.join(PRODUCTS)}.")
 
 

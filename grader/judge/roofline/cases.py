@@ -138,7 +138,7 @@ def roof_costs(rng: Rng, card: Gpu) -> list[tuple[int, int, str]]:
     return [
         (int(moved * card.ridge(dtype) * factor), moved, dtype)
         for dtype in ("bfloat16", "float32", "float8")
-        for factor in (0.01, 0.3, 0.93, 1.07, 3.0, 50.0)
+        for factor in (0.01, 0.3, 0.96, 1.04, 3.0, 50.0)
         for moved in (int(rng.integers(10**8, 10**9)),)
     ]
 

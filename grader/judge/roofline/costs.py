@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from grader.judge.roofline.mistakes import BYTES, FLOPS, PAIRS, Count, Mistake, explain, same
 from grader.judge.roofline.model import EXACT, Case, Shape, exact_pairs
+from grader.report.model import Diagnosis
+from grader.sandbox.failures import SubmissionRaised
 from grader.worker.wire import Record
 
 if TYPE_CHECKING:
     from grader.judge.recorder import Judge
     from grader.sandbox.submission import Submission
 
+DEFAULTED = Diagnosis(
+    id="unknown-name-accepted", text="A name that isn't defined gets a default's cost: a typo would go unnoticed."
+)
 CALLS = "graded_calls"
 """The provided module that turns plain numbers into the classes of the student's folder."""
 
@@ -25,9 +31,13 @@ def number(judge: Judge, value: object, what: str) -> float:
     plain = value.item() if isinstance(value, np.generic) else value
     if isinstance(plain, bool) or not isinstance(plain, (int, float)):
         judge.contract(f"{what} is a {type(value).__name__}, expected a number.")
-    if not math.isfinite(plain):
-        judge.contract(f"{what} is {plain}, expected a finite number.")
-    return float(plain)
+    try:
+        found = float(plain)
+    except OverflowError:
+        found = math.inf
+    if not math.isfinite(found):
+        judge.contract(f"{what} is {found}, expected a finite number.")
+    return found
 
 
 def listed(judge: Judge, value: object, length: int, what: str) -> list[Any]:
@@ -53,6 +63,20 @@ def run_costs(submission: Submission, judge: Judge, cases: Sequence[Case]) -> li
         flops = number(judge, result.flops, "the flops of attention_cost")
         counts.append((flops, number(judge, result.bytes, "the bytes of attention_cost")))
     return counts
+
+
+def judge_unknown_names(submission: Submission, judge: Judge) -> None:
+    """Names that the lab doesn't define must raise ValueError, not get somebody else's cost."""
+    known = Case(Shape(2, 4, 2, 64, 96, 64))
+    unknown = (replace(known, dtype="int4"), replace(known, algorithm="fast"), replace(known, direction="sideways"))
+    for case, what in zip(unknown, ("dtype", "algorithm", "direction"), strict=True):
+        try:
+            submission.call("costs", [case.wire()], module=CALLS)
+        except SubmissionRaised as error:
+            if error.type_name != "ValueError":
+                judge.fail(f"attention_cost raised {error.type_name} for an unknown {what}; expected ValueError.")
+            continue
+        judge.fail(f"attention_cost has an answer for an unknown {what}; expected ValueError.", diagnosis=DEFAULTED)
 
 
 def judge_flops(judge: Judge, cases: Sequence[Case], counts: Sequence[tuple[float, float]], what: str) -> None:

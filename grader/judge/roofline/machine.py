@@ -213,8 +213,9 @@ def judge_bounds(submission: Submission, judge: Judge, card: Gpu, works: Sequenc
     asked = [list(work) for work in works]
     results = listed(judge, submission.call("bounds", card.wire(), asked, module=CALLS), len(works), "bound")
     for result in results:
-        if result not in ("memory", "compute"):
-            judge.contract(f"bound returned {str(result)[:40]!r}, expected 'memory' or 'compute'.")
+        if not isinstance(result, str) or result not in ("memory", "compute"):
+            shown = repr(result[:40]) if isinstance(result, str) else f"a {type(result).__name__}"
+            judge.contract(f"bound returned {shown}, expected 'memory' or 'compute'.")
     _judge(judge, card, works, results, right_bound, BOUNDS, "bound")
 
 

@@ -149,7 +149,7 @@ FLOPS: tuple[Mistake, ...] = (
     *(_flops(name, text, EXACT.but(pairs=count)) for name, text, count in PAIR_TEXTS),
     _flops(
         "mac-counted-once",
-        "Your FLOPs are half of what they should be: a multiply-add is two operations.",
+        "Your FLOPs are half of what they should be: a multiply-add is two operations, and a forward has two products.",
         EXACT.but(flops_per_pair=_per_pair(2, 5)),
     ),
     _flops(

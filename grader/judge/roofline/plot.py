@@ -62,8 +62,8 @@ def read_drawing(told: object) -> Drawing:
         lines = [_pair(item) for item in told["lines"][:MAX_LINES]]
         points = np.stack(_pair(told["points"]))
         scales, labels = (tuple(str(told[f"{axis}{of}"]) for axis in "xy") for of in ("scale", "label"))
-    except (KeyError, TypeError, ValueError) as error:
-        raise DrawingError(f"a drawing that can't be read ({error})") from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise DrawingError(f"a drawing that can't be read ({type(error).__name__})") from error
     return Drawing((scales[0], scales[1]), (labels[0], labels[1]), lines, points)
 
 

@@ -10,6 +10,7 @@ from grader.judge.roofline.costs import number, run_costs
 from grader.judge.roofline.machine import run_rates
 from grader.judge.roofline.model import EXACT, Case, Gpu, Shape
 from grader.report.model import Diagnosis
+from grader.sandbox.failures import WorkerFailure
 from grader.sandbox.stage import stage
 from grader.sandbox.submission import Submission
 
@@ -48,7 +49,11 @@ def measure_sdpa(starter: Path, lab: Lab, beside: Submission, judge: Judge, case
     times = []
     with stage(starter, roomy, starter) as staged, Submission(staged, roomy, beside.isolation, "cuda") as course:
         for place, case in enumerate(cases):
-            told = course.call("time_sdpa", *case.shape.sizes(), module=TIMING, timeout_s=TIMEOUT_S)
+            try:
+                told = course.call("time_sdpa", *case.shape.sizes(), module=TIMING, timeout_s=TIMEOUT_S)
+            except WorkerFailure as failure:
+                # No submission is in that worker: torch is missing, or the GPU has no room.
+                judge.skip(f"the course's own SDPA call doesn't run here: {failure.message}")
             median = number(judge, told["median_ms"], "the measured time")
             judge.measure(f"measured_ms_{place}", median)
             judge.measure(f"iqr_ms_{place}", number(judge, told["iqr_ms"], "the spread of the measured time"))

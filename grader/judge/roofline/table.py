@@ -109,16 +109,28 @@ def checked_row(row: object, place: str) -> Row:
     missing = [name for name in COLUMNS if row.get(name) is None]
     if missing:
         raise TableError(f"{place} lacks {', '.join(missing)}")
-    cells: Row = {name: str(row[name]) for name in (*WORDS, "bound")}
+    cells: Row = {name: row[name] for name in (*WORDS, "bound")}
+    for name, value in cells.items():
+        if not isinstance(value, str):
+            raise TableError(f"{place}: `{name}` is a {type(value).__name__}, expected text")
     for name in (*SIZES, *NUMBERS):
-        value = row[name].item() if isinstance(row[name], np.generic) else row[name]
-        try:
-            cells[name] = float(value) if not isinstance(value, bool) else math.nan
-        except (TypeError, ValueError):
-            cells[name] = math.nan
-        if not math.isfinite(cells[name]) or cells[name] <= 0:
-            raise TableError(f"{place}: `{name}` is {str(value)[:30]!r}, expected a positive number")
+        cells[name] = _positive(row[name])
+        if cells[name] is None:
+            shown = repr(row[name][:30]) if isinstance(row[name], str) else f"a {type(row[name]).__name__}"
+            raise TableError(f"{place}: `{name}` is {shown}, expected a positive number")
     return cells
+
+
+def _positive(value: object) -> float | None:
+    """A positive finite number, as a number or as a CSV cell; None for anything else."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, bool) or not isinstance(plain, (int, float, str)):
+        return None
+    try:
+        number = float(plain)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and number > 0 else None
 
 
 def run_table(
