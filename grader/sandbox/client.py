@@ -44,6 +44,7 @@ class WorkerClient:
     def __init__(self, launched: LaunchedWorker, limits: Limits, device: str = "cpu") -> None:
         self.launched = launched
         self.closed = False
+        self._holds_submission = False
         self._limits = limits
         # A child of the worker's may hold the socket open after the worker's end: then its process tells.
         self._exit_fd = os.pidfd_open(launched.pid)
@@ -86,6 +87,7 @@ class WorkerClient:
                 f"A worker with runtime `{runtime}` on {device} didn't start: {failure.message}",
                 hint="Run `grade doctor`.",
             ) from failure
+        self._holds_submission = submission
         return {str(name): str(version) for name, version in dict(versions).items()}
 
     def request(
@@ -168,6 +170,12 @@ class WorkerClient:
             raise ContractViolated(message, phase=phase)
         if kind == "fault":
             self.close()
+            if self._holds_submission:  # who lives in that process can make it fail, or say that it did
+                raise ContractViolated(
+                    f"The grader's code in the submission's process failed while {doing}: {message[-SHOWN_OUTPUT:]}\n"
+                    "Code that replaces functions of a library can do this; if yours does not, report a bug.",
+                    phase=phase,
+                )
             raise InfrastructureError(f"The worker failed while {doing}: {message}", hint="Report this as a bug.")
         self.close()
         raise ContractViolated(f"The grader's connection carried an unknown reply while {doing}.", phase=phase)

@@ -385,10 +385,15 @@ def _checked(header: dict[str, Json], max_bytes: int) -> tuple[str, int, Json, i
     if len(spans) > MAX_BUFFERS:
         raise ProtocolError(f"{len(spans)} buffers in one message")
     checked = []
+    end = 0
     for span in spans:
         if type(span) is not list or len(span) != 2 or not all(type(part) is int and part >= 0 for part in span):
             raise ProtocolError(f"a buffer at {span!r:.60}")
         if span[0] + span[1] > total or span[0] % BUFFER_ALIGNMENT:
             raise ProtocolError(f"a buffer at {span!r:.60} in a block of {total} bytes")
+        # Each byte once: a small message could stand for any number of bytes otherwise.
+        if span[0] < end:
+            raise ProtocolError(f"a buffer at {span!r:.60} that overlaps the one before it")
+        end = span[0] + span[1]
         checked.append((span[0], span[1]))
     return kind, number, header.get("b"), total, by_memfd, checked

@@ -147,7 +147,7 @@ class Decoder:
         *,
         expand: bool = False,
     ) -> None:
-        self._buffers = buffers
+        self._buffers: list[Bytes | None] = list(buffers)
         self._leaf_to = leaf_to
         self._ref_to = ref_to
         self._expand = expand
@@ -161,8 +161,10 @@ class Decoder:
         if depth > MAX_DEPTH + 1:
             raise ProtocolError(f"a value nested deeper than {MAX_DEPTH} levels")
         kind = type(tree)
-        if tree is None or kind in (bool, int, float, str):
+        if tree is None or kind in (bool, int, float):
             return tree
+        if kind is str:
+            return _whole_text(tree)
         if kind is list:
             return [self.decode(item, depth + 1) for item in tree]
         if kind is not dict:
@@ -194,7 +196,7 @@ class Decoder:
         keys, items = _list(tree, "k"), _list(tree, "v")
         if len(keys) != len(items) or not all(type(key) is str for key in keys):
             raise ProtocolError("a dict whose keys and values don't fit")
-        return {key: self.decode(item, depth + 1) for key, item in zip(keys, items, strict=True)}
+        return {_whole_text(key): self.decode(item, depth + 1) for key, item in zip(keys, items, strict=True)}
 
     def _record(self, tree: dict[str, Json], depth: int) -> Record:
         return Record(_text(tree, "n")[:100], self._dict(tree, depth))
@@ -213,7 +215,11 @@ class Decoder:
         index = _whole(tree, "b")
         if index >= len(self._buffers):
             raise ProtocolError(f"buffer {index} of {len(self._buffers)}")
-        return self._buffers[index]
+        buffer = self._buffers[index]
+        if buffer is None:  # bytes are copied out of a buffer, so one that serves again and again would cost memory
+            raise ProtocolError(f"buffer {index} is used twice")
+        self._buffers[index] = None
+        return buffer
 
     def _leaf(self, tree: dict[str, Json], depth: int) -> Any:
         dtype, kind = _text(tree, "d"), _text(tree, "~")
@@ -255,7 +261,14 @@ def _text(tree: dict[str, Json], key: str) -> str:
     value = tree.get(key)
     if type(value) is not str:
         raise ProtocolError(f"{key!r} is {value!r:.40}; expected text")
-    return value
+    return _whole_text(value)
+
+
+def _whole_text(text: str) -> str:
+    """The text with "?" for halves of surrogate pairs: no file and no terminal takes those."""
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _list(tree: dict[str, Json], key: str) -> list[Json]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from small_submission import small_submission
 
-from grader.sandbox.failures import ContractViolated, Crashed, TimedOut, WorkerFailure
+from grader.sandbox.failures import ContractViolated, Crashed, SubmissionRaised, TimedOut, WorkerFailure
 from grader.sandbox.submission import Submission
 
 TOOLS = '''
@@ -274,3 +274,23 @@ def f():
     with submission(tmp_path, source) as found:
         assert found.call("f").max() == 0.0
         time.sleep(0.1)
+
+
+def test_fault_of_the_graders_claimed_by_a_submission_is_its_own(tmp_path: Path) -> None:
+    source = """
+def f():
+    body = {"~": "dict", "k": ["message"], "v": ["made up"]}
+    write(frame("fault", request_id(), body))
+    time.sleep(1)
+"""
+    with submission(tmp_path, source) as found:
+        with pytest.raises(ContractViolated, match="replaces functions"):
+            found.call("f")
+        assert then_right(found) == 42
+
+
+def test_message_with_half_a_surrogate_pair_fits_a_file(tmp_path: Path) -> None:
+    source = "def f():\n    raise ValueError(chr(0xd800) + 'text')\n"
+    with submission(tmp_path, source) as found, pytest.raises(SubmissionRaised) as caught:
+        found.call("f")
+    assert caught.value.message.encode().endswith(b"ValueError: ?text")

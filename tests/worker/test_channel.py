@@ -117,8 +117,10 @@ def test_channel_without_memfds_sends_inline(
         frame(plain(p=8, s=[["0", 8]]), b"x" * 8),
         frame(plain(s=[[0, 0]] * 5000)),
         frame(plain(f=True, p=64)),
+        frame(plain(p=128, s=[[0, 128], [0, 128]]), b"x" * 128),
+        frame(plain(p=128, s=[[64, 64], [0, 64]]), b"x" * 128),
     ],
-    ids=range(27),
+    ids=range(29),
 )
 def test_channel_hostile_bytes_are_refused(pair: tuple[Channel, socket.socket], data: bytes) -> None:
     judge, raw = pair

@@ -73,7 +73,7 @@ def random_array(rng: np.random.Generator) -> np.ndarray[Any, Any]:
 def random_value(rng: np.random.Generator, depth: int = 0) -> Any:
     kind = int(rng.integers(0, 13 if depth < 3 else 9))
     if kind < 6:
-        specials = (None, True, False, math.nan, -math.inf, -0.0, 5e-324, 0, -(2**63), 2**200, "", "é\ud800\x00\n")
+        specials = (None, True, False, math.nan, -math.inf, -0.0, 5e-324, 0, -(2**63), 2**200, "", "é𝄞\x00\n")
         return specials[int(rng.integers(len(specials)))]
     if kind == 6:
         return float(rng.standard_normal())
@@ -252,6 +252,21 @@ def test_decoder_lying_array_is_refused(change: dict[str, Any]) -> None:
 def test_decoder_malformed_tree_is_refused(tree: Any) -> None:
     with pytest.raises(ProtocolError):
         Decoder([]).decode(tree)
+
+
+@pytest.mark.parametrize("leaf", [{"~": "bytes", "b": 0}, {"~": "array", "d": "uint8", "s": [8], "b": 0}])
+def test_decoder_buffer_used_twice_is_refused(leaf: dict[str, Any]) -> None:
+    """A message of a kilobyte would stand for any amount of memory."""
+    buffer = np.zeros(8, np.uint8)
+    Decoder([buffer]).decode([leaf])
+    with pytest.raises(ProtocolError, match="used twice"):
+        Decoder([buffer]).decode([leaf, leaf])
+
+
+def test_decoder_halves_of_surrogate_pairs_become_question_marks() -> None:
+    tree = ["\ud800é", {"~": "dict", "k": ["\udfff"], "v": ["a"]}, {"~": "record", "n": "\ud801", "k": [], "v": []}]
+    text, table, record = Decoder([]).decode(tree)
+    assert (text, table, repr(record)) == ("?é", {"?": "a"}, "?()")
 
 
 def test_decoder_deep_tree_is_refused() -> None:
