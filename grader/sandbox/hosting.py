@@ -25,6 +25,7 @@ class Hosted:
     """An object and the methods of it that a submission may call. Pass it as an argument of `Submission.call`.
 
     Attributes:
+        attributes: names of attributes whose values are copied when the call starts; one may be a `Hosted` itself.
         calls: method → how often it was called, over the life of this object.
     """
 
@@ -35,8 +36,9 @@ class Hosted:
         self.calls: Counter[str] = Counter()
         self._signatures = {name: inspect.signature(method) for name, method in self.methods.items()}
 
-    def ref(self, number: int) -> HostRef:
-        values = {name: getattr(self.target, name) for name in self.attributes}
+    def ref(self, number: int, replace: Callable[[Any], Any]) -> HostRef:
+        """What crosses in this object's place; `replace` turns hosted objects among its attributes into references."""
+        values = {name: replace(getattr(self.target, name)) for name in self.attributes}
         return HostRef(number, type(self.target).__name__.lstrip("_"), tuple(self.methods), values)
 
     def call(self, method: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -63,11 +65,11 @@ class Hosts:
         self._objects: dict[int, Hosted] = {}
 
     def replace(self, value: Any) -> Any:
-        """`value` with every `Hosted` in it (in lists, tuples and dicts too) replaced by a reference."""
+        """`value` with every `Hosted` in it (in lists, tuples, dicts and attributes too) replaced by a reference."""
         if isinstance(value, Hosted):
             number = next(_numbers)
             self._objects[number] = value
-            return value.ref(number)
+            return value.ref(number, self.replace)
         if type(value) in (list, tuple):
             return type(value)(self.replace(item) for item in value)
         if type(value) is dict:

@@ -100,6 +100,9 @@ def hbm(machine):
     tile = machine.load("q", 0, rows=2)
     machine.store("o", tile * 2)
     return machine.capacity
+def nested(machine):
+    machine.hbm.store("o", machine.hbm.load("q", 3, rows=2))
+    return machine.rows
 def forge_memory(blocks):
     import tracemalloc
     answer = gather(blocks)
@@ -343,6 +346,23 @@ def test_host_object_with_methods_and_attributes_gets_what_crossed(submission: S
     machine = Machine()
     assert submission.call("hbm", submission.host(machine, ("load", "store"), ("capacity",))) == 64
     assert machine.stored["o"].tolist() == [[0.0, 0.0], [0.0, 0.0]]
+
+
+class Computer:
+    """An object whose attribute is a hosted object itself."""
+
+    rows = 2
+
+    def __init__(self, hbm: object) -> None:
+        self.hbm = hbm
+
+
+def test_host_object_within_a_hosted_object_is_reached(submission: Submission) -> None:
+    machine = Machine()
+    inner = submission.host(machine, ("load", "store"))
+    assert submission.call("nested", submission.host(Computer(inner), (), ("hbm", "rows"))) == 2
+    assert machine.stored["o"].tolist() == [[3.0, 3.0], [3.0, 3.0]]
+    assert inner.calls == {"load": 1, "store": 1}
 
 
 class Broken:
