@@ -147,6 +147,11 @@ def _protected(course: Course) -> list[Path]:
     return [path for path in paths if path.exists()]
 
 
+def _readable(path: Path) -> str:
+    """The path as text that any file takes: bytes that aren't UTF-8 become U+FFFD."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
 def _source_lines(staged: Staged) -> dict[str, int]:
     """Submitted Python file → number of its lines."""
     return {name: (staged.path / name).read_bytes().count(b"\n") + 1 for name in staged.files if name.endswith(".py")}
@@ -180,7 +185,7 @@ def _report(
     return Report(
         lab=LabRef(id=lab.id, number=lab.number, title=lab.title),
         submission=SubmissionRef(
-            path=str(request.submission), sha256=staged.sha256, files=staged.files, notes=list(staged.notes)
+            path=_readable(request.submission), sha256=staged.sha256, files=staged.files, notes=list(staged.notes)
         ),
         device=target.device,
         device_name=target.device_name,

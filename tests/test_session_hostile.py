@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from toy_course import LAB_ID, LAB_TOML, REFERENCE, write_course, write_submission
 
 from grader.course import Course
+from grader.report.json import dumps, loads
 from grader.report.model import Report, Status
 from grader.session import GradeRequest, grade
 
@@ -137,3 +139,19 @@ def test_public_checks_run_first_wherever_lab_toml_has_them(tmp_path: Path) -> N
     report = grade(request, progress=lambda check_id, done: None if done else order.append(check_id))
     assert [check.id for check in report.checks] == ["long", "negative", "small"]
     assert order == ["small", "long", "negative"]
+
+
+def test_folder_whose_name_is_not_utf8_makes_a_report_that_can_be_written(course: Course, tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\x1b[31m"))
+    report = graded(course, write_submission(folder, REFERENCE))
+    assert report.score.points == 100
+    assert loads(dumps(report)).submission.path.endswith("/\ufffd\x1b[31m")
+
+
+def test_control_characters_and_surrogates_in_messages_make_a_report_that_can_be_written(
+    course: Course, tmp_path: Path
+) -> None:
+    source = "def double(x):\n    raise type('Odd' + chr(0xd800), (Exception,), {})(chr(0xdfff) + chr(27) + '[2J')\n"
+    report = graded(course, write_submission(tmp_path / "s", source))
+    assert {check.status for check in report.checks} == {Status.FAIL}
+    assert loads(dumps(report)).checks == report.checks
