@@ -78,7 +78,9 @@ def show_hints(lab_name: str, check_id: str | None, *, level: int) -> int:
     if check_id is None:
         out.print(Text(f"{lab.short_id}  {lab.title}", style="bold"))
         for known, hint in hints.items():
-            out.print(Text(f"  {known}"), Paragraph(Text(clean(hint.question)), indent=4), sep="\n", end="")
+            # Two prints: in one, the paragraph would begin behind the id and be cut at the line's end.
+            out.print(Text(f"  {known}"))
+            out.print(Paragraph(Text(clean(hint.question)), indent=4), end="")
         out.print(Text(f"More on one check: grade hint {lab.short_id} CHECK --level 2", style="dim"))
         return int(ExitCode.OK)
     hint = _find_hint(lab, hints, check_id)

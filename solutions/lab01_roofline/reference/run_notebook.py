@@ -102,7 +102,7 @@ def _run_in_kernel(folder: Path, scratch: Path, cell_timeout_s: float) -> str:
         resources={"metadata": {"path": str(folder)}},
     )
     try:
-        client.execute()
+        client.execute(cleanup_kc=True)
     except CellExecutionError as error:
         return f"{_place(notebook)}{error.ename}: {error.evalue}"
     except CellTimeoutError:
