@@ -71,7 +71,10 @@ def test_waves_and_utilisation_of_this_profile(submission: Submission, judge: Ju
 
 @check("kernel-does-the-work")
 def test_output_comes_from_a_triton_kernel(submission: Submission, judge: Judge) -> None:
-    """The call is traced, then repeated with every kernel launch doing nothing: the output must change."""
+    """The call is traced, then repeated with every kernel launch doing nothing: the output must change.
+
+    Then it's repeated with q, k and v holding other values outside of launches: the output must not change.
+    """
     case = attention.case(judge.rng(), q_len=32, k_len=48, head_dim=64)
     tensors = attention.to_tensors(case, submission.device)
     traced = submission.traced_call(attention.FUNCTION, *tensors, causal=False)
@@ -89,6 +92,11 @@ def test_output_comes_from_a_triton_kernel(submission: Submission, judge: Judge)
     for name, value, result in zip(("o", "lse"), idle, (o, lse), strict=True):
         if np.array_equal(np.asarray(value.data, np.float64), np.asarray(result.data, np.float64)):
             judge.fail(f"{name} is the same when every kernel launch does nothing.", diagnosis=_GHOST)
+    hidden = submission.watched_call(attention.FUNCTION, *tensors, causal=False)
+    for name, value, result in zip(("o", "lse"), hidden.value, (o, lse), strict=True):
+        if not np.allclose(np.asarray(value.data, np.float64), np.asarray(result.data, np.float64), 1e-2, 1e-2):
+            seen = f" ({', '.join(hidden.traffic.input_ops)})" if hidden.traffic.input_ops else ""
+            judge.fail(f"{name} changes with what q, k and v hold while no kernel runs{seen}.", diagnosis=_GHOST)
 
 
 @check("fa2-traffic")

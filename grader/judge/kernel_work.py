@@ -16,12 +16,15 @@ class KernelCalling(Protocol):
 
     def watched_call(self, function: str, /, *args: Any, **kwargs: Any) -> Traced: ...
     def noop_call(self, function: str, /, *args: Any, **kwargs: Any) -> Any: ...
+    def call(self, function: str, /, *args: Any, **kwargs: Any) -> Any: ...
 
 
 def call_kernel(submission: KernelCalling, function: str, /, *args: Any, **kwargs: Any) -> Any:
     """Call a function of the submission twice: once watched, once with every kernel launch doing nothing.
 
-    The second call must give another answer, unless the first is all zeros, as rows that see no key are.
+    In the watched call the inputs hold their values during launches only. The second call must give another answer,
+    unless the first is all zeros, as rows that see no key are. Where something else than a kernel computed with an
+    input, a plain call tells whether that went into the answer.
 
     Returns:
         what the first call returned.
@@ -40,8 +43,17 @@ def call_kernel(submission: KernelCalling, function: str, /, *args: Any, **kwarg
         idle = submission.noop_call(function, *args, **kwargs)
     except WorkerFailure:
         return watched.value  # A launcher that stumbles over what its idle kernel left did depend on it.
-    if _same_answer(watched.value, idle):
+    plain = watched.value
+    if watched.traffic.input_ops:
+        plain = submission.call(function, *args, **kwargs)
+    if _same_answer(plain, idle):
         raise ContractViolated(f"{function} gives the same answer when every kernel launch does nothing.")
+    if watched.traffic.input_ops and not _near(watched.value, plain):
+        names = ", ".join(watched.traffic.input_ops)
+        raise ContractViolated(
+            f"{function} computes with its inputs outside of a kernel ({names}); the answer must come from your Triton "
+            "kernel. Copies, padding and casts of an input are fine."
+        )
     return watched.value
 
 
@@ -51,6 +63,16 @@ def _same_answer(value: Any, idle: Any) -> bool:
     if first is None or second is None or first.data.dtype != second.data.dtype:
         return False
     return first.data.tobytes() == second.data.tobytes() and bool(np.any(first.data.astype(np.float64) != 0))
+
+
+def _near(value: Any, other: Any) -> bool:
+    """Whether the first tensors are the same but for rounding: kernels with atomics add up in any order."""
+    first, second = _first_tensor(value), _first_tensor(other)
+    if first is None or second is None or first.data.shape != second.data.shape:
+        return False
+    a, b = first.data.astype(np.float64), second.data.astype(np.float64)
+    size = np.abs(b[np.isfinite(b)]).max(initial=0.0)
+    return bool(np.allclose(a, b, rtol=0.05, atol=0.05 * size, equal_nan=True))
 
 
 def _first_tensor(value: Any) -> Tensor | None:

@@ -171,8 +171,11 @@ class Submission:
     def watched_call(
         self, function: str, /, *args: Any, module: str | None = None, timeout_s: float | None = None, **kwargs: Any
     ) -> Traced:
-        """As `traced_call` at a small part of its cost: launches and library operations, without bytes."""
-        reply = self._perform(function, args, kwargs, module, timeout_s, {"watch": True})
+        """As `traced_call` at a small part of its cost: launches and library operations, without bytes.
+
+        Outside of kernel launches the inputs hold random values, so that only what kernels compute can be right.
+        """
+        reply = self._perform(function, args, kwargs, module, timeout_s, {"watch": True, "decoys": True})
         return self._traced(reply, function)
 
     @staticmethod

@@ -39,6 +39,7 @@ class Options:
 
     Attributes:
         trace: count the kernels' traffic. watch: note launches and library operations only.
+        decoys: let the inputs hold other values outside of launches (see `decoys`); needs `trace` or `watch`.
         noop: let every Triton launch do nothing.
         measure: report the peak of Python's and NumPy's allocations.
         warnings: report the warnings that the call emits.
@@ -48,6 +49,7 @@ class Options:
 
     trace: bool = False
     watch: bool = False
+    decoys: bool = False
     noop: bool = False
     measure: bool = False
     warnings: bool = False
@@ -185,10 +187,11 @@ def _watched(
     with ExitStack() as stack:
         trace = None
         if options.trace or options.watch:
-            from . import traffic
+            from . import decoys, traffic
 
             named = arguments.named_tensors()
-            trace = stack.enter_context(traffic.tracing(named, count_bytes=options.trace))
+            hidden = decoys.Decoys(arguments.guarded) if options.decoys else None
+            trace = stack.enter_context(traffic.tracing(named, count_bytes=options.trace, decoys=hidden))
         if options.noop:
             from . import traffic
 

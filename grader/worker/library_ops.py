@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CopyListener = Callable[[torch.Tensor, torch.Tensor], None]
+Follower = Callable[[Any, Sequence[Any], dict[str, Any], Any], None]
 
 _FUNCTIONS = {
     "matmul": "torch.matmul",
@@ -74,11 +75,12 @@ class _Functions(TorchFunctionMode):  # type: ignore[misc]
 class _Operations(TorchDispatchMode):  # type: ignore[misc]
     """Sees what reaches the dispatcher by another way (autograd's backward, compiled code), and copies."""
 
-    def __init__(self, found: list[str], functions: _Functions, on_copy: CopyListener) -> None:
+    def __init__(self, found: list[str], functions: _Functions, on_copy: CopyListener, follow: Follower | None) -> None:
         super().__init__()
         self.found = found
         self.functions = functions
         self.on_copy = on_copy
+        self.follow = follow
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -92,6 +94,8 @@ class _Operations(TorchDispatchMode):  # type: ignore[misc]
             self.on_copy(args[0], result)
         elif name == "copy_" and _both_tensors(args):
             self.on_copy(args[1], args[0])
+        if self.follow is not None:
+            self.follow(func, args, kwargs or {}, result)
         return result
 
 
@@ -105,10 +109,13 @@ def _note(found: list[str], name: str) -> None:
 
 
 @contextmanager
-def watch_library_ops(found: list[str], on_copy: CopyListener) -> Iterator[None]:
+def watch_library_ops(found: list[str], on_copy: CopyListener, follow: Follower | None = None) -> Iterator[None]:
     """Append to `found`, once each, the names of heavy operations used in the block; tell `on_copy` of copies.
 
     Best effort: native code of a third party isn't seen.
+
+    Args:
+        follow: told of every operation of the dispatcher that ran: function, arguments, result.
     """
     functions = _Functions(found)
     compile_before = torch.compile
@@ -119,7 +126,7 @@ def watch_library_ops(found: list[str], on_copy: CopyListener) -> Iterator[None]
 
     torch.compile = noted_compile
     try:
-        with functions, _Operations(found, functions, on_copy):
+        with functions, _Operations(found, functions, on_copy, follow):
             yield
     finally:
         torch.compile = compile_before

@@ -5,6 +5,7 @@ Imports torch: only a worker whose runtime has it loads this module, before the 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ class GuardedTensor(Guarded):
             self._buffer = _full((total,), self._fill, dtype=_uint8, device=leaf.device)
         self.address, self.size, self.value_bytes = self._buffer.data_ptr(), total, leaf.raw.size
         start = lead_bytes(self.address, TENSOR_GUARD_BYTES) // item + leaf.offset
-        self._leaf = leaf
+        self._leaf = self.leaf = leaf
         with _no_grad():
             self._words = self._words_at(strides, start)
             if leaf.raw.size:
@@ -86,27 +87,47 @@ class GuardedTensor(Guarded):
         shape, steps = (*leaf.base_shape, words), (*(stride * words for stride in strides), 1)
         return _view(self._buffer, WORD_DTYPES[word]).as_strided(shape, steps, start * words)
 
-    def _sent(self) -> Any:
-        words = sent_words(self._leaf)
+    @property
+    def storage_address(self) -> int:
+        """Where the storage begins that the submission's tensor and its views share."""
+        return int(self._buffer.untyped_storage().data_ptr())
+
+    def sent(self) -> Any:
+        """The argument's values as words on its device."""
+        return self.words(self._leaf.raw)
+
+    def words(self, raw: Any) -> Any:
+        """Bytes of as many values in C order as words in the shape that `exchange` takes."""
+        words = sent_words(replace(self._leaf, raw=raw))
         if self._bytes is not None:
             return words
-        word = word_bytes(self._leaf)
-        flat = _view(_from_numpy(self._leaf.raw), WORD_DTYPES[word])
+        flat = _view(_from_numpy(raw), WORD_DTYPES[word_bytes(self._leaf)])
         return _reshape(flat, words.shape).to(self._leaf.device)
+
+    def exchange(self, expected: Any, words: Any) -> bool:
+        """Write other words in place of the argument's; whether it held the expected ones until now."""
+        if self._bytes is not None:
+            held = _array_equal(self._words, expected)
+            self._words[...] = words
+            return bool(held)
+        with _no_grad():
+            held = _equal(self._words, expected)
+            self._words.copy_(words)
+        return bool(held)
 
     def _set_words(self) -> None:
         if self._bytes is not None:
-            self._words[...] = self._sent()
+            self._words[...] = self.sent()
         else:
-            self._words.copy_(self._sent())
+            self._words.copy_(self.sent())
 
     def changed(self) -> bool:
         if self._leaf.raw.size == 0:
             return False
         if self._bytes is not None:
-            return not _array_equal(self._words, self._sent())
+            return not _array_equal(self._words, self.sent())
         with _no_grad():
-            return not _equal(self._words, self._sent())
+            return not _equal(self._words, self.sent())
 
     def current(self) -> Any:
         return self._own.clone()

@@ -20,6 +20,8 @@ from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction, TensorWrapper
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from .decoys import Decoys
+from .kernel_names import foreign_names
 from .library_ops import watch_library_ops
 from .traffic_model import LaunchRecord, TensorTraffic, Traffic
 from .traffic_regions import OUTSIDE, Regions
@@ -31,7 +33,8 @@ _BUFFER = "buffer:"
 class Trace:
     """A trace in progress; `finish` turns it into `Traffic`."""
 
-    def __init__(self, named_tensors: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, named_tensors: Mapping[str, torch.Tensor], decoys: Decoys | None = None) -> None:
+        self.decoys = decoys
         self.regions = Regions()
         for name, tensor in named_tensors.items():
             self.regions.add_elements(name, tensor)
@@ -105,6 +108,7 @@ class Trace:
             outside_bytes=self.outside_bytes,
             outside=self.outside,
             library_ops=self.library_ops,
+            input_ops=self.decoys.read if self.decoys is not None else [],
             bytes_known=self.bytes_known,
         )
 
@@ -153,17 +157,20 @@ class _CountingMemory:
 
 
 @contextmanager
-def tracing(named_tensors: Mapping[str, torch.Tensor], *, count_bytes: bool = True) -> Iterator[Trace]:
+def tracing(
+    named_tensors: Mapping[str, torch.Tensor], *, count_bytes: bool = True, decoys: Decoys | None = None
+) -> Iterator[Trace]:
     """Count loads and stores of every Triton launch in the block.
 
     Args:
         named_tensors: argument name → tensor as the submission receives it.
         count_bytes: False notes launches and library operations only, which costs next to nothing.
+        decoys: stand in for the inputs' values outside of launches.
 
     Yields:
         the trace; call ``finish(results)`` on it, inside the block or after.
     """
-    trace = Trace(named_tensors)
+    trace = Trace(named_tensors, decoys)
     trace.bytes_known = count_bytes
     peers = _peers()
     with ExitStack() as stack:
@@ -175,7 +182,11 @@ def tracing(named_tensors: Mapping[str, torch.Tensor], *, count_bytes: bool = Tr
         builder = interpreter.InterpreterBuilder
         stack.enter_context(_patched(builder, "set_grid_dim", _counting_grid_dim(trace, builder.set_grid_dim)))
         stack.enter_context(_patched(builder, "set_grid_idx", _counting_grid_idx(trace, builder.set_grid_idx)))
-        stack.enter_context(watch_library_ops(trace.library_ops, trace.note_copy))
+        stack.enter_context(_patched(interpreter.InterpretedFunction, "run", _naming_run(trace)))
+        follow = decoys.follow if decoys is not None else None
+        stack.enter_context(watch_library_ops(trace.library_ops, trace.note_copy, follow))
+        if decoys is not None:
+            stack.enter_context(decoys.hidden())
         yield trace
         trace.library_ops.extend(f"import {name}" for name in sorted(_peers() - peers))
 
@@ -225,18 +236,45 @@ def _counting_call(trace: Trace) -> Callable[..., Any]:
                 return original(self, *args, **kwargs)
         finally:
             record.programs = len(trace.program_ids)
+            if trace.decoys is not None:
+                trace.decoys.hide()
 
     return call
+
+
+def _naming_run(trace: Trace) -> Callable[..., Any]:
+    original = interpreter.InterpretedFunction.run
+    seen: set[int] = set()
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if id(self) not in seen:
+            seen.add(id(self))
+            trace.library_ops.extend(f"`{name}` of Python in {kernel_name(self.fn)}" for name in foreign_names(self))
+        return original(self, *args, **kwargs)
+
+    return run
 
 
 def _counting_run(trace: Trace) -> Callable[..., Any]:
     original = JITFunction.run
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        if not warmup:
-            trace.begin(kernel_name(self.fn), [*args, *kwargs.values()])
-            trace.bytes_known = False
-        return original(self, *args, grid=grid, warmup=warmup, **kwargs)
+        if warmup:
+            return original(self, *args, grid=grid, warmup=warmup, **kwargs)
+        trace.begin(kernel_name(self.fn), [*args, *kwargs.values()])
+        trace.bytes_known = False
+        decoys = trace.decoys
+        if decoys is None:
+            return original(self, *args, grid=grid, warmup=warmup, **kwargs)
+        # What the launch calls back is the submission's code, no kernel.
+        hooks, grid = self.pre_run_hooks, decoys.unlit(grid) if callable(grid) else grid
+        self.pre_run_hooks = [decoys.unlit(hook) for hook in hooks]
+        decoys.show()
+        try:
+            return original(self, *args, grid=grid, warmup=warmup, **kwargs)
+        finally:
+            decoys.hide()
+            self.pre_run_hooks = hooks
 
     return run
 
@@ -245,6 +283,8 @@ def _counting_grid_dim(trace: Trace, original: Callable[..., Any]) -> Callable[.
     def set_grid_dim(self: Any, *sizes: int) -> None:
         if trace.records:
             trace.records[-1].grid = tuple(int(size) for size in sizes)
+        if trace.decoys is not None:
+            trace.decoys.show()  # Hooks and the grid's function have been called: from here on it's the kernel.
         original(self, *sizes)
 
     return set_grid_dim

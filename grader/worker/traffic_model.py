@@ -49,6 +49,8 @@ class Traffic:
             that was passed to a launch. A GPU would fault there, or read a neighbour's data.
         outside: up to five sentences on where those accesses were.
         library_ops: operations of torch that could stand in for the kernel, by name, e.g. ``torch.matmul``.
+        input_ops: operations outside of kernels that computed with the inputs' values, where those were hidden from
+            them (see `decoys`).
         bytes_known: False where only launches were counted: on a GPU, or because no more was asked for.
     """
 
@@ -60,6 +62,7 @@ class Traffic:
     outside_bytes: int = 0
     outside: list[str] = field(default_factory=list)
     library_ops: list[str] = field(default_factory=list)
+    input_ops: list[str] = field(default_factory=list)
     bytes_known: bool = True
 
     @property
@@ -100,6 +103,7 @@ class Traffic:
             outside_bytes=_count(table["outside_bytes"]),
             outside=[_text(item) for item in table["outside"]],
             library_ops=[_text(item) for item in table["library_ops"]],
+            input_ops=[_text(item) for item in table["input_ops"]],
             bytes_known=bool(table["bytes_known"]),
         )
         if traffic.launches != len(records):

@@ -17,7 +17,7 @@ from grader.sandbox.submission import Submission
 from grader.sandbox.wire import Tensor
 
 SOURCE = """
-import torch, triton
+import ctypes, torch, triton
 import triton.language as tl
 
 @triton.jit
@@ -25,11 +25,28 @@ def double_kernel(x, out, count, BLOCK: tl.constexpr):
     index = tl.arange(0, BLOCK)
     tl.store(out + index, 2 * tl.load(x + index, mask=index < count), mask=index < count)
 
+@triton.jit
+def copy_kernel(x, out, count, BLOCK: tl.constexpr):
+    index = tl.arange(0, BLOCK)
+    tl.store(out + index, tl.load(x + index, mask=index < count), mask=index < count)
+
+HELD = [None, None]
+
 def kernel(x, out=None):
     out = torch.empty_like(x) if out is None else out
     double_kernel[(1,)](x, out, x.numel(), BLOCK=64)
     return out
 def zeros(x): return kernel(0 * x)
+def padded(x): return kernel(torch.nn.functional.pad(x, (0, 6)))[:x.numel()].clone()
+def joined(x): return kernel(torch.cat([x[:20], x[20:]]))
+def staged(x):
+    buffer = torch.zeros(64)
+    buffer[:x.numel()] = x
+    return kernel(buffer.double().float())[:x.numel()].clone()
+def looks_at_its_input(x):
+    if not torch.isfinite(x).all(): raise ValueError("not finite")
+    return kernel(x)
+def twice_over(x): return kernel(kernel(x) / 2)
 def checks_its_result(x):
     out = torch.zeros_like(x)
     kernel(x, out)
@@ -44,6 +61,38 @@ def numpy_work(x): return kernel(torch.from_numpy(x.numpy() * 1))
 def fallback(x):
     try: double_kernel[(1,)](x, None, "not a number", BLOCK=64)
     except Exception: return torch.matmul(torch.eye(x.numel()) * 2, x)
+def copied(x):
+    out = torch.empty_like(x)
+    copy_kernel[(1,)](x + x, out, x.numel(), BLOCK=64)
+    return out
+def unseen(x):
+    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
+        out, answer = torch.empty_like(x), x + x
+    copy_kernel[(1,)](answer, out, x.numel(), BLOCK=64)
+    return out
+def by_pointer(x):
+    memory = (ctypes.c_float * x.numel()).from_address(x.data_ptr())
+    out, answer = torch.empty_like(x), torch.tensor([2 * value for value in memory])
+    copy_kernel[(1,)](answer, out, x.numel(), BLOCK=64)
+    return out
+def in_the_grid(x):
+    out, answer = torch.empty_like(x), torch.empty_like(x)
+    def grid(meta):
+        answer.copy_(x + x)
+        return (1,)
+    copy_kernel[grid](answer, out, x.numel(), BLOCK=64)
+    return out
+def helper(n): HELD[1].copy_(2 * HELD[0])
+@triton.jit
+def calls_python(n, BLOCK: tl.constexpr): helper(n)
+def python_in_the_kernel(x):
+    HELD[:] = [x, torch.empty_like(x)]
+    calls_python[(1,)](3, BLOCK=4)
+    return HELD[1]
+def writes_its_input(x):
+    x.mul_(1)
+    x.add_(1).sub_(1)
+    return kernel(x)
 def broken(x): raise ValueError("mine")
 """
 
@@ -58,7 +107,19 @@ def submission(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Submission]
 X = Tensor(np.arange(1, 51, dtype=np.float32))
 
 
-@pytest.mark.parametrize(("function", "factor"), [("kernel", 2), ("checks_its_result", 2), ("zeros", 0)])
+@pytest.mark.parametrize(
+    ("function", "factor"),
+    [
+        ("kernel", 2),
+        ("checks_its_result", 2),
+        ("zeros", 0),
+        ("padded", 2),
+        ("joined", 2),
+        ("staged", 2),
+        ("looks_at_its_input", 2),
+        ("twice_over", 2),
+    ],
+)
 def test_call_kernel_of_a_kernel_returns_its_answer(submission: Submission, function: str, factor: int) -> None:
     np.testing.assert_array_equal(call_kernel(submission, function, X).data, factor * X.data)
 
@@ -71,11 +132,25 @@ def test_call_kernel_of_a_kernel_returns_its_answer(submission: Submission, func
         ("fallback", "calls torch.matmul"),
         ("no_kernel", "launches no Triton kernel"),
         ("ghost", "same answer when every kernel launch does nothing"),
+        ("copied", r"computes with its inputs outside of a kernel \(torch.add\)"),
+        ("python_in_the_kernel", "calls `helper` of Python in calls_python"),
     ],
 )
 def test_call_kernel_of_other_work_violates_the_contract(submission: Submission, function: str, message: str) -> None:
     with pytest.raises(ContractViolated, match=message):
         call_kernel(submission, function, X)
+
+
+@pytest.mark.parametrize("function", ["unseen", "by_pointer", "in_the_grid"])
+def test_call_kernel_of_work_that_no_watcher_sees_is_wrong(submission: Submission, function: str) -> None:
+    """Nothing tells that the work was done elsewhere, but it was done on other numbers."""
+    np.testing.assert_array_equal(submission.call(function, X).data, 2 * X.data)
+    assert not np.allclose(call_kernel(submission, function, X).data, 2 * X.data)
+
+
+def test_watched_call_that_writes_its_input_violates_the_contract(submission: Submission) -> None:
+    with pytest.raises(ContractViolated, match="changed its input `x`"):
+        submission.watched_call("writes_its_input", X)
 
 
 def test_call_kernel_of_a_failing_function_says_how_it_failed(submission: Submission) -> None:
