@@ -48,8 +48,9 @@ def hops_of(submission: Submission, judge: Judge) -> list[trace.Hop]:
 @check("trace-chain")
 def test_trace_reaches_the_kernel(submission: Submission, judge: Judge) -> None:
     """Every role, in the real source, and on the path of the call in the handout rather than of another."""
+    source = boundary.require_source()
     hops = hops_of(submission, judge)
-    trace.judge_chain(judge, boundary.require_source(), hops, tuple(trace.ROLES))
+    trace.judge_chain(judge, source, hops, tuple(trace.ROLES))
     trace.judge_path(judge, hops)
 
 
@@ -74,8 +75,9 @@ EVIDENCE = {
 @check("trace-decisions")
 def test_decisions_stand_where_they_are_made(submission: Submission, judge: Judge) -> None:
     """The code that makes each decision is looked for in the definition of the hop that claims it."""
+    source = boundary.require_source()
     hops = hops_of(submission, judge)
-    defined = trace.judge_chain(judge, boundary.require_source(), hops, tuple(trace.ROLES))
+    defined = trace.judge_chain(judge, source, hops, tuple(trace.ROLES))
     trace.judge_decisions(judge, hops[: len(defined)], defined, EVIDENCE)
 
 
@@ -97,9 +99,7 @@ def test_scale_is_predicted(
 
 @check("boundary-padding")
 @pytest.mark.parametrize("head_dim", [59, 65, 73, 100, 127, 200])
-def test_padding_is_predicted(
-    submission: Submission, judge: Judge, recorder: boundary.Recorder, head_dim: int
-) -> None:
+def test_padding_is_predicted(submission: Submission, judge: Judge, recorder: boundary.Recorder, head_dim: int) -> None:
     """Odd, even and large head dimensions; some next multiples of 8 are neither powers of two nor multiples of 16."""
     batch, seqlen_q, seqlen_k = sizes(judge.rng())
     k = dense(batch, seqlen_k, 4, head_dim, dtype="bfloat16")
@@ -249,7 +249,8 @@ def course_tensors(rng: np.random.Generator, head_dim: int = 64) -> tuple[calls.
 
 @check("course-call")
 @pytest.mark.parametrize(
-    ("scale", "causal", "window"), [(None, False, None), (0.0, True, None), (0.4, False, (50, 7)), (-0.5, True, (33, 0))]
+    ("scale", "causal", "window"),
+    [(None, False, None), (0.0, True, None), (0.4, False, (50, 7)), (-0.5, True, (33, 0))],
 )
 def test_course_call_reaches_the_extension(
     submission: Submission,
@@ -265,7 +266,9 @@ def test_course_call_reaches_the_extension(
     predictions.judge_course_call(judge, recorder, told, (q, k, k), causal=causal, scale=scale, window=window)
 
 
+# The recorder isn't needed for a refusal, but a check that is skipped in part would pass as a whole.
 @check("course-call")
+@pytest.mark.usefixtures("recorder")
 @pytest.mark.parametrize("fault", ["dtype", "mixed", "head-dim", "groups"])
 def test_course_call_refuses_what_the_kernel_would(submission: Submission, judge: Judge, fault: str) -> None:
     """float32, two dtypes, a head dimension above 256, heads that don't divide."""

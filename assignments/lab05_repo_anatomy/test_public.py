@@ -41,8 +41,9 @@ def test_trace_has_its_keys(submission: Submission, judge: Judge) -> None:
 @check("trace-python")
 def test_trace_follows_the_python_source(submission: Submission, judge: Judge) -> None:
     """The first four roles: each symbol is defined in its file, and its definition names the next."""
+    source = boundary.require_source()
     hops = hops_of(submission, judge)
-    trace.judge_chain(judge, boundary.require_source(), hops, trace.PYTHON_ROLES)
+    trace.judge_chain(judge, source, hops, trace.PYTHON_ROLES)
 
 
 @check("boundary-plain")

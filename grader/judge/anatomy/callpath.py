@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ def judge_against(
         measured: head_dim → layer → median microseconds in a clean worker on this machine.
     """
     for dim in HEAD_DIMS:
-        for inner, outer in zip(LAYERS, LAYERS[1:], strict=False):
+        for inner, outer in itertools.pairwise(LAYERS):
             fast, slow = rows[inner, dim], rows[outer, dim]
             if fast.median_us > slow.median_us + max(fast.iqr_us, slow.iqr_us):
                 _fail(judge, "layers-not-nested", f"{FILE_NAME}: {inner} takes longer than {outer} at head_dim {dim}.")

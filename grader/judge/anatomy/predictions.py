@@ -1,7 +1,7 @@
 """What a student predicts to arrive at the extension, compared with what the real package sent there.
 
-The truth is a recording (`boundary.Recorder`). The model here repeats the package's rules, so that it can break one at a
-time: a prediction that differs from the truth just as a broken rule would gets that rule's diagnosis. The judge's own
+The truth is a recording (`boundary.Recorder`). The model here repeats the package's rules, so that it can break one at
+a time: a prediction that differs from the truth just as a broken rule would gets that rule's diagnosis. The judge's own
 tests hold the unbroken model to recordings.
 """
 
@@ -242,9 +242,11 @@ def _checked_tensor(judge: Judge, tensor: object) -> Described:
     if not isinstance(tensor, dict) or tensor.get("dtype") not in ("float16", "bfloat16", "float32"):
         judge.contract("course_call: a tensor must be a dict of `shape`, `strides` and a `dtype` as it was given.")
     described = {"shape": lengths(tensor.get("shape")), "strides": lengths(tensor.get("strides"))}
-    if math.prod(described["shape"]) > MAX_ELEMENTS or sum(
-        (length - 1) * stride for length, stride in zip(described["shape"], described["strides"], strict=True)
-    ) > MAX_ELEMENTS:
+    if (
+        math.prod(described["shape"]) > MAX_ELEMENTS
+        or sum((length - 1) * stride for length, stride in zip(described["shape"], described["strides"], strict=True))
+        > MAX_ELEMENTS
+    ):
         judge.contract("course_call: a tensor is far larger than those that it was given.")
     return {**described, "dtype": tensor["dtype"]}
 

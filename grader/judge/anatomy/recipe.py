@@ -1,4 +1,4 @@
-"""lab05's build recipe: built in a worker that holds nothing of the submission but `build/`, then judged by what it did.
+"""lab05's build recipe: built in a worker that holds nothing of the submission but `build/`, judged by what it did.
 
 Which objects a build wrote is told by the course's `recipe.py`, whose process runs the student's setup.py only as a
 child. The built module runs in a second worker.
@@ -36,6 +36,8 @@ FOLDER = "build/"
 OBJECTS = frozenset({"binding", "pairs", "row_lse"})
 USERS = {"src/row_lse.c": {"row_lse"}, "src/pairs.c": {"pairs"}, "src/pairs.h": {"binding", "pairs"}}
 """File of the recipe → the objects that are compiled from it."""
+SYMBOLS = ("row_lse", "visible_pairs")
+"""What binding.c takes from the other two files."""
 ELF_MAGIC = b"\x7fELF"
 SHOWN_OUTPUT = 400
 LSE_RELATIVE = 1e-6
@@ -135,7 +137,7 @@ def extension(judge: Judge, submission: Submission, step: Step) -> Iterator[Subm
         try:
             yield worker
         except SubmissionRaised as raised:
-            if "undefined symbol" in raised.text:
+            if any(f"undefined symbol: {name}" in raised.text for name in SYMBOLS):
                 _fail(judge, "source-missing", "The extension was built and can't be imported.")
             raise
 

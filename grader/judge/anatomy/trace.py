@@ -166,12 +166,13 @@ def _defined(judge: Judge, source: Source, hop: Hop) -> Definition:
     if text is None:
         _fail(judge, "hop-file-missing", f"{hop.place}: the release has no file {hop.file!r}.")
     here = definitions(hop.file, text, hop.symbol)
-    if here:
-        wanted = ROLES.get(hop.role)
-        return next((item for item in here if item.kind == wanted), here[0])
-    elsewhere = any(definitions(path, other, hop.symbol) for path, other in source.files.items() if hop.symbol in other)
-    diagnosis = "hop-only-declared" if elsewhere else "hop-unknown-symbol"
-    _fail(judge, diagnosis, f"{hop.place}: {hop.file} doesn't define it.")
+    if not here:
+        others = ((path, other) for path, other in source.files.items() if hop.symbol in other)
+        elsewhere = any(definitions(path, other, hop.symbol) for path, other in others)
+        diagnosis = "hop-only-declared" if elsewhere else "hop-unknown-symbol"
+        _fail(judge, diagnosis, f"{hop.place}: {hop.file} doesn't define it.")
+    wanted = ROLES.get(hop.role)
+    return next((item for item in here if item.kind == wanted), here[0])
 
 
 def _judge_role(judge: Judge, source: Source, hop: Hop, definition: Definition) -> None:
@@ -199,7 +200,9 @@ def judge_path(judge: Judge, hops: Sequence[Hop]) -> None:
     }
     for role, (attribute, value) in wanted.items():
         if getattr(by_role[role], attribute) != value:
-            _fail(judge, "other-path", f"From {by_role[role].place} on, the chain isn't that of the call in the handout.")
+            _fail(
+                judge, "other-path", f"From {by_role[role].place} on, the chain isn't that of the call in the handout."
+            )
 
 
 def judge_decisions(

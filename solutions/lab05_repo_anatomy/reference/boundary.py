@@ -8,7 +8,7 @@ plain data::
      "arguments": {"softmax_scale": 0.5, "causal": True, "window_size": [64, 0]}}
 
 Strides count elements. `arguments` go in by name; lists of numbers in `cu_seqlens_q` and `cu_seqlens_k` become int32
-tensors. Neither a GPU nor a compiled flash-attn is needed: `python -m grader.judge.anatomy.source` downloads and unpacks
+tensors. Neither a GPU nor a compiled flash-attn is needed: `python -m grader.judge.anatomy.source` fetches and unpacks
 the sources once.
 """
 

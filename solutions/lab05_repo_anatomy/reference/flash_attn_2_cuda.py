@@ -42,7 +42,12 @@ def varlen_fwd(
     total_q, heads, _ = q.shape
     lse = torch.zeros((heads, total_q), dtype=torch.float32)
     batch = cu_seqlens_q.numel() - 1
-    return [torch.zeros_like(q), lse, _probabilities(q, batch, heads, max_seqlen_q, max_seqlen_k, return_softmax), _rng()]
+    return [
+        torch.zeros_like(q),
+        lse,
+        _probabilities(q, batch, heads, max_seqlen_q, max_seqlen_k, return_softmax),
+        _rng(),
+    ]
 
 
 def _probabilities(q, batch, heads, seqlen_q, seqlen_k, wanted):

@@ -1,6 +1,7 @@
 """Builds `mini_attention`, a C extension of three files, and says for which GPUs a CUDA build would compile.
 
-Run in this folder: ``python setup.py build_ext --build-temp TEMP --build-lib LIB``. Objects go to TEMP, the module to LIB.
+Run in this folder: ``python setup.py build_ext --build-temp TEMP --build-lib LIB``. Objects go to TEMP, the module to
+LIB.
 """
 
 from __future__ import annotations
