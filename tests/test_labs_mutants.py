@@ -31,6 +31,8 @@ def names(kind: str) -> list[tuple[str, str]]:
 
 
 WRONG, CORRECT = names("wrong"), names("correct")
+NEEDS_DOWNLOAD = "needs the sources of"
+"""In the message of a check that was skipped because a release could neither be downloaded nor found in the cache."""
 
 
 def graded(lab_id: str, submission: Path, checks: frozenset[str] | None = None) -> Report:
@@ -64,6 +66,9 @@ def assert_caught(mistake: Mistake, check: CheckResult) -> None:
 def test_reference_gets_every_gradable_point(lab_id: str) -> None:
     report = graded(lab_id, COURSE.solution_dir(lab_id) / "reference")
     assert lost(report) == []
+    missing = [check.message for check in report.checks if NEEDS_DOWNLOAD in check.message]
+    if missing:
+        pytest.skip(missing[0])
     assert report.score.gradable >= (60 if lab_id.startswith("lab09") else 70)
 
 

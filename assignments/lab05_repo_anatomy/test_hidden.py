@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from grader.judge import Judge, Submission, check
-from grader.judge.anatomy import boundary, callpath, calls, kernel_choice, predictions, recipe, trace
+from grader.judge.anatomy import (
+    boundary,
+    callpath,
+    calls,
+    course_call,
+    kernel_choice,
+    predictions,
+    recipe,
+    trace,
+)
 from grader.judge.anatomy.calls import Call, dense, flash_call, permuted
 from grader.sandbox.failures import SubmissionRaised
 
@@ -263,7 +272,7 @@ def test_course_call_reaches_the_extension(
     """The call is made of the real package; tensors, scale and mask arrive as the course means them, none copied."""
     q, k = course_tensors(judge.rng())
     told = submission.call("course_call", q, k, dict(k), causal=causal, scale=scale, window=window)
-    predictions.judge_course_call(judge, recorder, told, (q, k, k), causal=causal, scale=scale, window=window)
+    course_call.judge_course_call(judge, recorder, told, (q, k, k), causal=causal, scale=scale, window=window)
 
 
 # The recorder isn't needed for a refusal, but a check that is skipped in part would pass as a whole.
@@ -285,7 +294,7 @@ def test_course_call_refuses_what_the_kernel_would(submission: Submission, judge
         if raised.type_name != "ValueError":
             judge.fail(f"course_call raised {raised.type_name} for what the kernel refuses; expected ValueError.")
     else:
-        predictions.fail_accepted(judge)
+        course_call.fail_accepted(judge)
 
 
 # The build

@@ -22,6 +22,7 @@ from grader.sandbox.failures import SubmissionRaised, WorkerFailure
 from grader.sandbox.submission import Submission
 
 MODULE = "boundary"
+ATTEMPTS = 2
 COURSE_FILES = ("boundary.py", "flash_attn_2_cuda.py")
 
 
@@ -50,12 +51,17 @@ class Recorder:
         return told
 
     def _call(self, function: str, *args: Any) -> Any:
-        try:
-            return self._worker.call(function, *args, module=MODULE)
-        except SubmissionRaised as raised:
-            raise RefusedError(f"{raised.type_name}: {raised.text}") from raised
-        except WorkerFailure as failure:
-            raise InfrastructureError(f"The recording of a call failed: {failure.message}") from failure
+        # Nothing of a submission's runs there, so a worker that ends or is late was a victim of the machine: once more.
+        for attempt in range(ATTEMPTS):
+            try:
+                # The first call loads the package, and torch's operator registry with it.
+                return self._worker.call(function, *args, module=MODULE, timeout_s=self._worker.lab.limits.compile_s)
+            except SubmissionRaised as raised:
+                raise RefusedError(f"{raised.type_name}: {raised.text}") from raised
+            except WorkerFailure as failure:
+                if attempt == ATTEMPTS - 1:
+                    raise InfrastructureError(f"The recording of a call failed: {failure.message}") from failure
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def require_source() -> source.Source:

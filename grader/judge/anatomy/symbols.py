@@ -25,7 +25,7 @@ class Definition:
     Attributes:
         kind: `autograd` is a class deriving from torch.autograd.Function (its forward is the body), `custom-op` a
             Python function registered as an operator, `binding` a pybind11 `m.def`, `kernel` a `__global__` function.
-        body: text of what it does, without comments in C++.
+        body: text of what it does; in C++ without comments and what stands in strings.
         uses: identifiers that the body names; in Python, module-level aliases stand with what they stand for.
     """
 
@@ -92,15 +92,21 @@ def _names(node: ast.AST) -> Iterator[str]:
 # CUDA C++
 
 
-def without_comments(text: str) -> str:
-    """The text with every comment replaced by a space; strings stay."""
-    return _COMMENT_OR_STRING.sub(lambda found: found[0] if found[0].startswith('"') else " ", text)
+def without_comments(text: str, *, strings: bool) -> str:
+    """The text with comments, and unless `strings` what stands in strings, as blanks; every place keeps its number."""
+
+    def blank(found: re.Match[str]) -> str:
+        if not found[0].startswith('"'):
+            return re.sub(r"[^\n]", " ", found[0])
+        return found[0] if strings else f'"{" " * (len(found[0]) - 2)}"'
+
+    return _COMMENT_OR_STRING.sub(blank, text)
 
 
 def _cpp(text: str, name: str) -> Iterator[Definition]:
-    code = without_comments(text)
+    code = without_comments(text, strings=False)
     escaped = re.escape(name)
-    for found in re.finditer(rf'\bm\.def\(\s*"{escaped}"\s*,', code):
+    for found in re.finditer(rf'\bm\.def\(\s*"{escaped}"\s*,', without_comments(text, strings=True)):
         yield _cpp_definition(name, "binding", code[found.end() : _match(code, code.index("(", found.start()))])
     for found in re.finditer(rf"\bDEFINE_\w*KERNEL\(\s*{escaped}\b", code):
         end = _match(code, code.index("(", found.start()))
@@ -123,8 +129,7 @@ def _braced(code: str, place: int, name: str, kind: Kind) -> Iterator[Definition
 
 
 def _cpp_definition(name: str, kind: Kind, body: str) -> Definition:
-    code = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', body)
-    return Definition(name, kind, body, frozenset(_IDENTIFIER.findall(code)))
+    return Definition(name, kind, body, frozenset(_IDENTIFIER.findall(body)))
 
 
 def _skip(code: str, place: int) -> int:
