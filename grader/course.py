@@ -45,7 +45,11 @@ class CheckSpec(_Model):
     @field_validator("kind", mode="before")
     @classmethod
     def _kind(cls, value: object) -> object:
-        return Kind(value) if isinstance(value, str) and value in set(Kind) else value
+        try:
+            return Kind(value)
+        except ValueError as error:
+            known = ", ".join(f"'{kind}'" for kind in Kind)
+            raise ValueError(f"expected one of {known}") from error
 
     @field_validator("requires", mode="before")
     @classmethod

@@ -113,7 +113,7 @@ def test_resolve_in_an_empty_course_says_none(tmp_path: Path) -> None:
         ("points = 60", "points = 59.5", "checks: points add up to 99.5, expected 100"),
         ("points = 60", 'points = "60"', "`checks.forward.points`: input should be a valid number, found '60'"),
         ("points = 60", "points = -60", "`checks.forward.points`: input should be greater than 0"),
-        ('kind = "correctness"', 'kind = "speedy"', "`checks.forward.kind`"),
+        ('kind = "correctness"', 'kind = "speedy"', "`checks.forward.kind`: expected one of 'correctness', 'numerics'"),
         (
             "hidden = true",
             'hidden = "yes"',

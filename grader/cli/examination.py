@@ -25,9 +25,8 @@ def show_examination(*, json_target: str | None) -> int:
     if json_target != STDOUT:
         out = console(sys.stdout)
         for finding in findings:
-            line = Text(f"{finding.state.value:<4}  ", style=_STYLES[finding.state])
-            line.append(f"{finding.name}: {clean(finding.detail)}", style="none")
-            out.print(Paragraph(line, indent=0), end="")
+            detail = Text(f"{finding.name}: {clean(finding.detail)}")
+            out.print(Paragraph(detail, indent=6, first=finding.state.value, style=_STYLES[finding.state]), end="")
             if finding.fix:
                 out.print(Paragraph(Text(f"fix: {finding.fix}"), indent=6), end="")
     failed = any(finding.state is State.FAIL for finding in findings)

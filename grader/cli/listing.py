@@ -128,13 +128,18 @@ def show_profiles(*, json_target: str | None) -> int:
     return int(ExitCode.OK)
 
 
-def show_profile(name: str, *, json_target: str | None) -> int:
-    """Every figure with its source, and the roofline that follows.
+def show_profile(name: str | None, *, json_target: str | None) -> int:
+    """Every figure with its source, and the roofline that follows; without a name of the profile that a run here uses.
 
     Raises:
         UsageError: unknown profile.
     """
-    profile = load_profile(Course.find().root, name)
+    course = Course.find()
+    if name is None:
+        gpu = detect().gpu
+        matched = match_profile(course.root, gpu) if gpu else None
+        name = matched.name if matched else course.settings.default_profile
+    profile = load_profile(course.root, name)
     if json_target is not None:
         emit(profile.model_dump(mode="json"), json_target)
     if json_target != STDOUT:

@@ -21,7 +21,10 @@ def list_profiles(json: JsonOption = None) -> None:
 
 @app.command("show")
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A profile, e.g. h200.")], json: JsonOption = None
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A profile, e.g. h200; else that of a run here.")
+    ] = None,
+    json: JsonOption = None,
 ) -> None:
     """Show one profile: every figure with its source."""
     from grader.cli.listing import show_profile

@@ -38,18 +38,22 @@ _STYLES = {
 
 @dataclass(frozen=True)
 class Paragraph:
-    """Text that wraps at the terminal's width, its later lines under the first word after `indent` columns."""
+    """Text that wraps at the terminal's width, its later lines under the first word after `indent` columns.
+
+    `first` stands in those columns on the first line, in `style`.
+    """
 
     text: Text
     indent: int = 2
     first: str = ""
+    style: str = "dim"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = max(options.max_width - self.indent, 20)
         lead = set_cell_size(self.first, self.indent) if self.first else " " * self.indent
         for line in self.text.wrap(console, width):
             line.rstrip()
-            yield Text("", end="").append(lead, style="dim").append_text(line).append("\n")
+            yield Text("", end="").append(lead, style=self.style).append_text(line).append("\n")
             lead = " " * self.indent
 
 

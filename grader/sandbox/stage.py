@@ -271,7 +271,7 @@ def _open_folder(submission: Path) -> int:
     except FileNotFoundError as error:
         raise UsageError(
             f"No submission at {shown(str(submission))}.",
-            hint="Name its folder with --submission, or run `grade init`.",
+            hint="Name its folder with --submission.",
         ) from error
     except NotADirectoryError as error:
         raise UsageError(

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from grader import __version__
+from grader.doctor import Finding, State
 
 GRADE = [sys.executable, "-c", "from grader.cli.main import main; main()"]
 
@@ -120,6 +121,13 @@ def test_profile_show_gives_figures_with_sources(course, grade) -> None:
     assert "measured copy 4271 GB/s" in shown
 
 
+def test_profile_show_without_a_name_shows_the_one_in_use(course, grade, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    done = grade("profile", "show")
+    assert done.code == 0
+    assert done.out.startswith("a100-80gb  NVIDIA A100 80GB")
+
+
 def test_profile_show_unknown_suggests(course, grade) -> None:
     done = grade("profile", "show", "h20")
     assert done.code == 2
@@ -132,6 +140,15 @@ def test_profile_detect_without_a_gpu_names_the_courses_profile(course, grade, m
     assert done.code == 0
     assert done.out == "No GPU: nvidia-smi is not installed.\nProfile: a100-80gb (the course's)\n"
     assert json.loads(grade("profile", "detect", "--json", "-").out)["profile"] == "a100-80gb"
+
+
+def test_doctor_hangs_long_findings_under_their_name(course, grade, monkeypatch) -> None:
+    found = [Finding("limits", State.OK, "word " * 40, "mend it")]
+    monkeypatch.setattr("grader.cli.examination.examine", lambda: found)
+    first, *rest = grade("doctor").out.splitlines()
+    assert first.startswith("ok    limits: word")
+    assert len(rest) >= 2
+    assert all(line.startswith("      ") and line[6] != " " for line in rest)
 
 
 def test_process_closed_pipe_is_quiet() -> None:
