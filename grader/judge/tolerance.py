@@ -7,9 +7,9 @@ its keys. The six kernels of `TILINGS` bound a submission's error e:
 ==========  ====================================================================================
 rule        bound (ulp: of the working dtype, times max|O|)
 ==========  ====================================================================================
-max         2 · max(e) + 1 ulp; float32: + 5 ulp
-row rms     2 · worst row rms(e) + ½ ulp; float32: + 2½ ulp
-mean        1.5 · mean(e) + 2 ulp / rows; float32: + 2 ulp as well
+max         2 · max(e) + 1 ulp; float32: + 8 ulp
+row rms     2 · worst row rms(e) + ½ ulp; float32: + 4 ulp
+mean        1.5 · mean(e) + 2 ulp / rows; float32: + 3 ulp as well
 all three   + (1, ½, ¼) · max|O| · float32 ulp · max|LSE|
 LSE         2 · max(e) + 1e-4 + 2 float32 ulp · max|LSE|
 non-finite  the oracle's pattern; NaN never passes
@@ -19,7 +19,9 @@ Why the constant terms: with V = 1 the emulators are often exact, and a right ke
 other way (half an ulp in a whole row: row rms, and its share of the mean). float32 kernels differ by the order of
 their sums, which the emulators don't span. Scores near max|LSE|, the ones that weigh, are float32 numbers: in a row at
 -6e4 each is off by 4e-3 in a way that depends on the order of q·k, and so are its weight and the LSE.
-`benchmarks/tolerance_study.py` fits the constants and `benchmarks/results/tolerance_study.txt` is what it printed.
+`benchmarks/tolerance_study.py` fits the constants on emulations, `benchmarks/tolerance_on_gpu.py` on kernels on a GPU,
+whose approximate exp2 needs more of the float32 terms: one draw on an H200 took 78 % of 5 ulp, so there are 8. What
+they printed lies in `benchmarks/results/`.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from grader.judge.precision import LN_2, LOG2_E, ULP, Array, round_to
 
 MAX_FACTOR, ROW_RMS_FACTOR, MEAN_FACTOR, LSE_FACTOR = 2.0, 2.0, 1.5, 2.0
 FLOORS = Errors(max=1.0, row_rms=0.5, mean=0.0)
-FLOAT32_FLOORS = Errors(max=5.0, row_rms=2.5, mean=2.0)
+FLOAT32_FLOORS = Errors(max=8.0, row_rms=4.0, mean=3.0)
 """Added to the bounds, in ulp · max|O|: for half precision and for float32."""
 MEAN_ULPS_A_ROW = 2.0
 """Added to the mean's bound, in ulp · max|O| / rows: a few rows may round the other way."""

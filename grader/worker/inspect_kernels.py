@@ -25,6 +25,8 @@ from .sass import SassError, read_cubin
 
 PARALLEL = 2
 COMPILE_LIMIT_S = 120.0
+RESERVED_BYTES, RESERVES_FROM = 1024, 90
+"""From sm_90 on cuobjdump counts the kilobyte that the system keeps of every block; a block's limit leaves it out."""
 _ERROR_CHARACTERS = 400
 
 
@@ -113,11 +115,12 @@ def inspect_launch(launch: JSON, functions: list[JSON], capability: int, folder:
     except Exception as problem:  # noqa: BLE001 - whatever the compiler raises is the student's compile error
         return _report(launch, capability, error=_short(problem))
     instructions = found["instructions"]
+    reserved = RESERVED_BYTES if capability >= RESERVES_FROM else 0
     report = _report(launch, capability, error=None)
     report.update(
         registers=found["registers"],
         spill_bytes=found["stack_bytes"],
-        shared_bytes=int(compiled.metadata.shared) + found["shared_bytes"],
+        shared_bytes=int(compiled.metadata.shared) + max(found["shared_bytes"] - reserved, 0),
         instructions=instructions,
     )
     return report

@@ -54,6 +54,14 @@ def test_inspect_forward_compiles_for_every_card(
     assert gate(report, profile(name), tensor_cores=capability != 100) == []
 
 
+def test_inspect_hopper_leaves_out_the_shared_memory_that_the_system_keeps(
+    reports: dict[str, list[KernelReport]],
+) -> None:
+    """What the kernel itself asks for is whole tiles of at least 2 KiB; the system's kilobyte would stick out."""
+    (report,) = (r for r in reports["forward"] if r.capability == 90)
+    assert report.shared_bytes % 2048 == 0
+
+
 def test_inspect_descriptors_become_tma_on_hopper(reports: dict[str, list[KernelReport]]) -> None:
     ada, hopper, blackwell = reports["descriptors"]
     assert (ada.count("LDGSTS") > 0, ada.count("UTMALDG")) == (True, 0)
