@@ -22,7 +22,7 @@ from grader.report.model import Kind
 COURSE_ENVIRONMENT_VARIABLE = "GRADE_COURSE"
 POINTS_PER_LAB = 100
 
-Requirement = Literal["gpu", "sm_90", "flash_attn", "ncu", "triton", "network", "notebook"]
+Requirement = Literal["gpu", "sm_90", "flash_attn", "ncu", "triton", "nvrtc", "network", "notebook"]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-/]*$")]
 ModelT = TypeVar("ModelT", bound=BaseModel)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -47,6 +48,8 @@ class Machine:
         for package, requirement in _PACKAGES.items():
             if importlib.util.find_spec(package) is None:
                 missing[requirement] = f"needs the package {package}, which isn't installed here"
+        if not has_cuda_compiler():
+            missing["nvrtc"] = "needs NVRTC (`pip install cuda-bindings nvidia-cuda-nvrtc`) or nvcc on the PATH"
         if shutil.which("ncu") is None:
             missing["ncu"] = "needs Nsight Compute (`ncu`), which isn't on the PATH"
         if os.environ.get(OFFLINE_VARIABLE):
@@ -62,6 +65,21 @@ class Machine:
         return "; ".join(dict.fromkeys(reasons))
 
 
+def has_cuda_compiler() -> bool:
+    """Whether CUDA C++ can be compiled here: by NVRTC from its wheels, or by nvcc."""
+    if shutil.which("nvcc") is not None:
+        return True
+    return bool(_version_of("cuda-bindings")) and any(map(_version_of, NVRTC_DISTRIBUTIONS))
+
+
+def _version_of(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+NVRTC_DISTRIBUTIONS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 _PACKAGES: dict[str, Requirement] = {
     "triton": "triton",
     "flash_attn": "flash_attn",

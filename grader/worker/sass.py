@@ -39,7 +39,7 @@ def read_cubin(path: Path) -> dict[str, Any]:
     Raises:
         SassError: the tools can't read the file.
     """
-    usage = _tool("cuobjdump", "-res-usage", path)
+    usage = tool("cuobjdump", "-res-usage", path)
     figures: dict[str, int] = Counter()
     for name, value in _USAGE.findall(usage):
         figures[name] = max(figures[name], int(value))
@@ -47,7 +47,7 @@ def read_cubin(path: Path) -> dict[str, Any]:
         "registers": figures["REG"],
         "stack_bytes": figures["STACK"] + figures["LOCAL"],
         "shared_bytes": figures["SHARED"],
-        "instructions": count_instructions(_tool("nvdisasm", "-c", path)),
+        "instructions": count_instructions(tool("nvdisasm", "-c", path)),
     }
 
 
@@ -63,7 +63,8 @@ def count_instructions(sass: str) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _tool(name: str, option: str, path: Path) -> str:
+def tool(name: str, option: str, path: Path) -> str:
+    """Output of one of the tools; SassError when it fails."""
     done = subprocess.run(
         [str(TOOLS / name), option, str(path)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )

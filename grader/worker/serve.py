@@ -75,6 +75,10 @@ class _Worker:
             "signature": self._signature,
             "capture": self._capture,
             "inspect": self._inspect,
+            "cuda_compile": self._cuda_compile,
+            "cuda_device": self._cuda_device,
+            "cuda_launch": self._cuda_launch,
+            "cuda_time": self._cuda_time,
         }
 
     def serve(self) -> None:
@@ -197,6 +201,18 @@ class _Worker:
 
     def _inspect(self, body: dict[str, Any]) -> Any:
         return import_module(f"{__package__}.inspect_kernels").run(body["capture"], body["capabilities"])
+
+    def _cuda_compile(self, body: dict[str, Any]) -> Any:
+        return import_module(f"{__package__}.cuda_compile").run(body["source"], body["capabilities"])
+
+    def _cuda_device(self, body: dict[str, Any]) -> Any:
+        return import_module(f"{__package__}.cuda_launch").describe()
+
+    def _cuda_launch(self, body: dict[str, Any]) -> Any:
+        return import_module(f"{__package__}.cuda_launch").run(body["cubin"], body["launches"])
+
+    def _cuda_time(self, body: dict[str, Any]) -> Any:
+        return import_module(f"{__package__}.cuda_launch").time(**body)
 
     def _files(self) -> Submission:
         if self._submission is None:
