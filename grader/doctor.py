@@ -251,6 +251,7 @@ def tools(*, has_gpu: bool) -> list[Finding]:
             else:
                 detail = f"not in {binaries}: compiled kernels can't be inspected"
                 findings.append(Finding(name, State.WARN, detail, "Install triton anew from its wheel."))
+    findings.append(_nvrtc())
     for name, use in (("nvcc", "building the extension of lab05"), ("ncu", "the captures of lab04")):
         place = shutil.which(name)
         if place:
@@ -262,6 +263,17 @@ def tools(*, has_gpu: bool) -> list[Finding]:
         fix = "Load the driver with NVreg_RestrictProfilingToAdminUsers=0, or hand in a capture."
         findings.append(Finding("ncu", State.WARN, detail, fix))
     return findings
+
+
+def _nvrtc() -> Finding:
+    """What compiles the CUDA C++ of lab04: NVRTC from its wheels, else nvcc."""
+    version = installed("nvidia-cuda-nvrtc")
+    if version and installed("cuda-bindings"):
+        return Finding("nvrtc", State.OK, version)
+    if shutil.which("nvcc"):
+        return Finding("nvrtc", State.OK, "not installed; nvcc compiles the CUDA C++ of lab04")
+    fix = "pip install cuda-bindings nvidia-cuda-nvrtc (no GPU or driver is needed)."
+    return Finding("nvrtc", State.WARN, "not installed: the CUDA C++ of lab04 can't be compiled", fix)
 
 
 def _is_root() -> bool:

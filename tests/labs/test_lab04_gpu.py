@@ -330,3 +330,36 @@ def test_capture_without_ncu_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(cuda.NoCounters, match="isn't on the PATH"):
         cuda.capture_with_ncu(b"cubin", 20)
+
+
+# The students' launcher
+
+
+def launcher() -> ModuleType:
+    path = fakes.COURSE.starter_dir(fakes.LAB_ID) / "launch.py"
+    spec = importlib.util.spec_from_file_location("lab04_launch", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_launcher_measures_what_the_grader_expects() -> None:
+    ours = launcher()
+    assert ours.METRICS == cuda.NCU_METRICS
+    assert ours.COLUMNS == runs.BENCH_COLUMNS
+    plan = importlib.import_module("grader.worker.capture_plan")
+    assert (ours.CAPTURE_STRIDES, ours.CAPTURE_ELEMENTS, ours.BLOCK_THREADS) == (
+        plan.STRIDES,
+        plan.ELEMENTS,
+        plan.BLOCK_THREADS,
+    )
+
+
+def test_launcher_compiles_without_a_gpu() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    ours = launcher()
+    assert ours.compile_source('extern "C" __global__ void k() {}', 90).startswith(b"\x7fELF")
+    with pytest.raises(SystemExit, match="undefined"):
+        ours.compile_source('extern "C" __global__ void k() { nowhere(); }', 90)

@@ -1,4 +1,8 @@
-"""What the machine code of kernels.cu must show: wide loads, a tail, shuffles over a whole warp, no spills."""
+"""What the machine code of kernels.cu must show: wide loads, a tail, shuffles over a whole warp, no spills.
+
+Code that stands in a kernel needn't run: that the right instructions are there is all that can be said without a GPU.
+Whether they do the work, `grader.judge.gpu_basics.runs` tells.
+"""
 
 from __future__ import annotations
 

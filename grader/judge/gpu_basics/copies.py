@@ -28,25 +28,25 @@ def draw(rng: np.random.Generator, n: int) -> Array:
     return np.where(values == 0, np.float32(1), values)
 
 
-def run(submission: Submission, judge: Judge, x: Array, stride: int | None, *, traced: bool = True) -> Array:
-    """`copy` (stride None) or `strided_copy` of x, held to contract, traffic and truth."""
+def run(submission: Submission, judge: Judge, x: Array, stride: int | None) -> None:
+    """`copy` (stride None) or `strided_copy` of x: the answer in the interpreter and its traffic; then on the GPU."""
     function, arguments = ("copy", ()) if stride is None else ("strided_copy", (stride,))
     tensor = Tensor(x, device=submission.device)
-    traffic = None
-    if traced:
-        done = submission.traced_call(function, tensor, *arguments, module=MODULE, interpreted=True)
-        value, traffic = done.value, done.traffic
-    else:
-        value = submission.call(function, tensor, *arguments, module=MODULE)
     want = x[:: stride or 1]
+    done = submission.traced_call(function, tensor, *arguments, module=MODULE, interpreted=True)
+    _judge_answer(judge, function, x, stride or 1, done.value)
+    _judge_traffic(judge, function, len(want), done.traffic)
+    if submission.device == "cuda":
+        _judge_answer(judge, function, x, stride or 1, submission.call(function, tensor, *arguments, module=MODULE))
+
+
+def _judge_answer(judge: Judge, function: str, x: Array, stride: int, value: object) -> None:
+    want = x[::stride]
     if not isinstance(value, Tensor) or value.data.dtype != np.float32 or value.data.shape != want.shape:
         judge.contract(f"{function}: expected a float32 tensor of {len(want)} elements for {len(x)} of them.")
     got = value.data
     if not np.array_equal(got, want):
-        judge.fail(f"{function}: some elements are wrong.", diagnosis=explain(x, stride or 1, got, want))
-    if traffic is not None:
-        _judge_traffic(judge, function, len(want), traffic)
-    return got
+        judge.fail(f"{function}: some elements are wrong.", diagnosis=explain(x, stride, got, want))
 
 
 def explain(x: Array, stride: int, got: Array, want: Array) -> Diagnosis | None:
