@@ -6,6 +6,7 @@ A kernel can't touch this process's memory, so what is read back and the times o
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ SCALARS: dict[str, type[np.generic]] = {"i32": np.int32, "i64": np.int64}
 
 
 def checked(result: tuple[Any, ...]) -> Any:
-    """The value of a driver call.
+    """The value of a driver call, None where it gives none.
 
     Raises:
         RuntimeError: it failed.
@@ -30,7 +31,7 @@ def checked(result: tuple[Any, ...]) -> Any:
         name = driver.cuGetErrorName(result[0])[1]
         raise RuntimeError(f"the CUDA driver answered {name.decode() if isinstance(name, bytes) else result[0]}")
     values = result[1:]
-    return values[0] if len(values) == 1 else values
+    return values[0] if len(values) == 1 else values or None
 
 
 def describe() -> JSON:
@@ -56,7 +57,8 @@ class Device:
         checked(driver.cuInit(0))
         self._device = checked(driver.cuDeviceGet(0))
         checked(driver.cuCtxSetCurrent(checked(driver.cuDevicePrimaryCtxRetain(self._device))))
-        self._module = checked(driver.cuModuleLoadData(cubin))
+        image = np.frombuffer(cubin, np.uint8)
+        self._module = checked(driver.cuModuleLoadData(image.ctypes.data))
         self._allocated: list[Any] = []
 
     def close(self) -> None:
@@ -88,11 +90,25 @@ class Device:
             checked(driver.cuMemcpyDtoD(address + filled, address, more))
             filled += more
 
-    def launch(self, kernel: str, grid: int, block: int, arguments: list[np.ndarray]) -> None:
-        """Start a kernel on the default stream; `arguments` are 0-d arrays of the parameters' types."""
+    def prepare(self, kernel: str, grid: int, block: int, arguments: list[np.ndarray]) -> Callable[[], None]:
+        """What starts the kernel on the default stream and does nothing else, so that a timed window holds no more.
+
+        Args:
+            arguments: 0-d arrays of the parameters' types.
+        """
         function = checked(driver.cuModuleGetFunction(self._module, kernel.encode()))
         places = np.array([argument.ctypes.data for argument in arguments], dtype=np.uint64)
-        checked(driver.cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, 0, places.ctypes.data, 0))
+
+        def start() -> None:
+            # `arguments` lives as long as this closure: the driver reads the values at the launch.
+            assert len(arguments) == len(places)
+            checked(driver.cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, 0, places.ctypes.data, 0))
+
+        return start
+
+    def launch(self, kernel: str, grid: int, block: int, arguments: list[np.ndarray]) -> None:
+        """Start a kernel at once."""
+        self.prepare(kernel, grid, block, arguments)()
 
     def synchronize(self) -> None:
         checked(driver.cuCtxSynchronize())
@@ -175,15 +191,12 @@ def time(cubin: np.ndarray, cases: list[JSON], buffer_bytes: int, warmup: int, r
         device.fill(src, buffer_bytes)
         device.fill(dst, buffer_bytes)
         start, end = (checked(driver.cuEventCreate(0)) for _ in range(2))
+        prepared = [_timed_work(device, case, src, dst) for case in cases]
         times: list[list[float]] = [[] for _ in cases]
         for round_number in range(warmup + repeats):
-            for place, case in enumerate(cases):
-                arguments = [_timed_argument(argument, src, dst) for argument in case["arguments"]]
+            for place, work in enumerate(prepared):
                 checked(driver.cuEventRecord(start, 0))
-                if case["kernel"] == "memcpy":
-                    checked(driver.cuMemcpyDtoDAsync(dst, src, case["bytes"], 0))
-                else:
-                    device.launch(case["kernel"], case["grid"], case["block"], arguments)
+                work()
                 checked(driver.cuEventRecord(end, 0))
                 checked(driver.cuEventSynchronize(end))
                 if round_number >= warmup:
@@ -191,6 +204,15 @@ def time(cubin: np.ndarray, cases: list[JSON], buffer_bytes: int, warmup: int, r
         return times
     finally:
         device.close()
+
+
+def _timed_work(device: Device, case: JSON, src: int, dst: int) -> Callable[[], None]:
+    """What a round does for one case."""
+    if case["kernel"] == "memcpy":
+        size = case["bytes"]
+        return lambda: checked(driver.cuMemcpyDtoDAsync(dst, src, size, 0))
+    arguments = [_timed_argument(argument, src, dst) for argument in case["arguments"]]
+    return device.prepare(case["kernel"], case["grid"], case["block"], arguments)
 
 
 def _timed_argument(argument: Any, src: int, dst: int) -> np.ndarray:

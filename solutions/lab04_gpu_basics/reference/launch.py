@@ -60,7 +60,8 @@ class Gpu:
             )
         )
         source = (HERE / "kernels.cu").read_text(encoding="utf-8")
-        self.module = checked(driver.cuModuleLoadData(compile_source(source, 10 * major + minor)))
+        cubin = np.frombuffer(compile_source(source, 10 * major + minor), np.uint8)
+        self.module = checked(driver.cuModuleLoadData(cubin.ctypes.data))
 
     def upload(self, array: np.ndarray) -> int:
         address = checked(self.driver.cuMemAlloc(array.nbytes))
