@@ -46,7 +46,7 @@ class CheckSpec(_Model):
     @classmethod
     def _kind(cls, value: object) -> object:
         try:
-            return Kind(value)
+            return Kind(str(value))
         except ValueError as error:
             known = ", ".join(f"'{kind}'" for kind in Kind)
             raise ValueError(f"expected one of {known}") from error

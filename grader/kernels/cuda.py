@@ -47,7 +47,7 @@ class CudaKernel:
 
     Attributes:
         registers, local_bytes: a thread; local memory holds spilled registers and arrays that aren't in registers.
-        shared_bytes: static shared memory a block.
+        shared_bytes: static shared memory a block; from sm_90 on with the kilobyte that the system reserves in it.
         instructions: SASS opcode → how often it stands in the code; wide accesses also as e.g. ``LDG.128``.
         shuffles: (mode, lane offset, member mask) of each shuffle in the PTX; None where a register holds the number.
         barriers: barriers of warps and blocks in the PTX.
