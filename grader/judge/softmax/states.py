@@ -46,7 +46,7 @@ def judge_softmax(judge: Judge, x: Array, axis: int, got: object, what: str) -> 
         judge.contract(f"{what}: returned {shown}, expected an array {x.dtype.name} {x.shape}.")
     want = softmax_truth(x, axis)
     unit = float(np.finfo(x.dtype).eps) * np.maximum(want.max(axis=axis, keepdims=True), 1e-300)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         error = float(np.nan_to_num(np.abs(got.astype(np.float64) - want) / unit, nan=np.inf).max())
     judge.measure("p_error_ulp", error)
     allowed = judge.thresholds["ulp"]
