@@ -45,7 +45,7 @@ def test_clean_stacked_marks_are_thinned() -> None:
 def test_clean_megabytes_are_cut_before_the_work() -> None:
     started = time.perf_counter()
     assert clean("\x1b[31m" * 2_000_000).endswith("… (cut)")
-    assert time.perf_counter() - started < 0.5
+    assert time.perf_counter() - started < 5  # hours, if every mark were looked at again and again
 
 
 def test_one_line_joins_lines() -> None:

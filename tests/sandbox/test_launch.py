@@ -20,7 +20,6 @@ from grader.sandbox.launch import Isolation, LaunchedWorker, LaunchSpec, choose_
 
 ROOM = Path(__file__).resolve().parents[2]
 SECRET = "the expected values"
-MAX_LAUNCH_S = 0.5
 
 
 @pytest.fixture
@@ -280,16 +279,6 @@ def test_launch_from_a_thread_that_ends_survives_it(isolation: Isolation) -> Non
     with workers[0] as worker:
         time.sleep(0.1)
         assert value(worker, "result = 1") == 1
-
-
-def test_launch_is_fast(isolation: Isolation) -> None:
-    times = []
-    for _ in range(3):
-        begin = time.perf_counter()
-        with start(isolation) as worker:
-            value(worker, "result = 1")
-            times.append(time.perf_counter() - begin)
-    assert min(times) < MAX_LAUNCH_S, times
 
 
 def test_launch_without_the_main_module_fails_before_any_submission(isolation: Isolation) -> None:

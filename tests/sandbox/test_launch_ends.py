@@ -68,7 +68,7 @@ def test_kill_of_a_process_that_changes_its_pid_all_the_time_ends(isolation: Iso
     hop = """
 import os, time
 while True:
-    time.sleep(0.005)
+    time.sleep(0.03)
     try:
         if os.fork(): os._exit(0)
     except OSError:

@@ -137,7 +137,7 @@ def test_fork_bomb_stops_at_the_limit_and_leaves_nothing(isolation: Isolation) -
                 time.sleep(60)
                 os._exit(0)
             count += 1
-        time.sleep(1)
+        time.sleep(8)  # until the judge has looked, where it samples
     except OSError:
         pass
     result = count

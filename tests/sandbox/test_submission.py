@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -291,16 +290,6 @@ def test_host_stream_read_twice_is_empty_the_second_time(submission: Submission)
     assert submission.call("twice", submission.host(Stream(3), ("next_block",))) == (12.0, 0.0)
 
 
-def test_host_round_trip_is_short(submission: Submission) -> None:
-    times = []
-    for _ in range(10):
-        blocks = submission.host(Stream(200), ("next_block",))
-        started = time.perf_counter()
-        submission.call("total", blocks)
-        times.append((time.perf_counter() - started) / 200)
-    assert min(times) < 3e-3  # about 90 us on an idle machine; a sleep or a second process in between shows
-
-
 @pytest.mark.parametrize(
     ("function", "words"),
     [
@@ -419,6 +408,4 @@ def test_peak_bytes_is_seen_from_outside(submission: Submission) -> None:
 def test_submission_numpy_runtime_never_loads_torch(tmp_path: Path) -> None:
     source = "import sys\nbefore = 'torch' in sys.modules\ndef loaded(): return before, 'torch' in sys.modules\n"
     with small_submission(tmp_path, source) as found:
-        started = time.perf_counter()
         assert found.call("loaded") == (False, False)
-        assert time.perf_counter() - started < 3  # about 0.2 s on an idle machine
