@@ -113,7 +113,7 @@ def _uid_obstacle(protect: tuple[Path, ...]) -> str:
         return "only root can change to a uid of its own"
     closed = unreadable_by_others(environment.python_files().probes, ancestors=True)
     if closed is not None:
-        return f"Python can't be run by another uid because of {closed} (try `chmod o+rx {closed}`)"
+        return f"Python can't be run by another uid because of {closed}; use a Python outside of it"
     if not landlock.abi():
         open_paths = readable_by_others(protect)
         if open_paths:

@@ -69,7 +69,7 @@ def test_choose_uid_with_python_in_a_closed_home_names_the_folder(
     files = environment.PythonFiles("python", (), (), (), (tmp_path / "home" / "bin",))
     monkeypatch.setattr(environment, "python_files", lambda: files)
     closed = unreadable_by_others(files.probes, ancestors=True)
-    with pytest.raises(InfrastructureError, match=re.escape(f"because of {closed} (try `chmod o+rx")):
+    with pytest.raises(InfrastructureError, match=re.escape(f"because of {closed}; use a Python outside of it")):
         choose_isolation("uid")
     assert choose_isolation("auto").level == "process"
 
