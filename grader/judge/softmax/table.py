@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from grader.judge.csv_file import TableError, read_rows
 from grader.judge.precision import numpy_dtype
 from grader.judge.softmax.attention import Case, emulate, truth
 from grader.judge.softmax.mistakes import Array
@@ -53,26 +52,13 @@ GRID: tuple[Point, ...] = tuple(
 )
 
 
-class TableError(ValueError):
-    """The table can't be read or isn't the one asked for; the message is for the student."""
-
-
 def read_table(raw: bytes) -> Table:
     """The rows of tolerance.csv by grid point.
 
     Raises:
         TableError: names the first thing that is wrong.
     """
-    if len(raw) > MAX_FILE_BYTES:
-        raise TableError(f"it is larger than {MAX_FILE_BYTES} bytes")
-    try:
-        reader = csv.DictReader(io.StringIO(raw.decode("utf-8-sig"), newline=""))
-        columns, rows = tuple(reader.fieldnames or ()), list(reader)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise TableError("it isn't a CSV file in UTF-8") from error
-    if columns != COLUMNS:
-        raise TableError(f"its first line must be {','.join(COLUMNS)}")
-    return table_of(rows)
+    return table_of(read_rows(raw, COLUMNS, max_bytes=MAX_FILE_BYTES))
 
 
 def table_of(rows: object) -> Table:

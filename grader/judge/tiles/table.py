@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from grader.judge.csv_file import TableError, read_rows
 from grader.judge.tiles import forms
 from grader.judge.tiles.forms import FUNCTIONS, Setting
 from grader.report.model import Diagnosis
@@ -35,10 +34,6 @@ UNTESTED = Diagnosis(
 )
 
 
-class TableError(ValueError):
-    """The table can't be read or isn't the one asked for; the message is for the student."""
-
-
 @dataclass(frozen=True)
 class Row:
     counted: int
@@ -55,16 +50,7 @@ def read_table(raw: bytes) -> Table:
     Raises:
         TableError: names the first thing that is wrong.
     """
-    if len(raw) > MAX_FILE_BYTES:
-        raise TableError(f"it is larger than {MAX_FILE_BYTES} bytes")
-    try:
-        reader = csv.DictReader(io.StringIO(raw.decode("utf-8-sig"), newline=""))
-        columns, rows = tuple(reader.fieldnames or ()), list(reader)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise TableError("it isn't a CSV file in UTF-8") from error
-    if columns != COLUMNS:
-        raise TableError(f"its first line must be {','.join(COLUMNS)}")
-    return table_of(rows)
+    return table_of(read_rows(raw, COLUMNS, max_bytes=MAX_FILE_BYTES))
 
 
 def table_of(rows: object) -> Table:
