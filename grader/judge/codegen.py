@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
 from grader.judge import attention
@@ -35,11 +35,28 @@ def judge_forward_codegen(
 ) -> None:
     """Capture the launches of a half-precision forward for each card, compile them, and hold them to its gates.
 
-    Cards of one compute capability run the same code, so the launcher is asked once for all of them. Where it launches
-    the same kernels for every capability they are compiled together.
+    Cards of one compute capability run the same code, so the launcher is asked once for all of them.
+    """
+    tensors = attention.to_tensors(case, submission.device)
+
+    def capture(profile: HardwareProfile) -> Capture:
+        return submission.capture(attention.FUNCTION, *tensors, profile=profile, causal=case.causal)
+
+    judge_launches(judge, submission, capture, profiles)
+
+
+def judge_launches(
+    judge: Judging,
+    submission: Submission,
+    capture: Callable[[HardwareProfile], Capture],
+    profiles: Sequence[HardwareProfile],
+) -> None:
+    """Hold what `capture` gives for each card to its gates.
+
+    Where the launcher launches the same kernels for several capabilities they are compiled together.
     """
     by_capability = {profile.sm: profile for profile in reversed(profiles)}
-    captures = {sm: _capture(judge, submission, case, profile) for sm, profile in by_capability.items()}
+    captures = {sm: _launches(judge, capture(profile)) for sm, profile in by_capability.items()}
     first = captures[profiles[0].sm]
     if all(_launched(captured) == _launched(first) for captured in captures.values()):
         reports = inspect(first, profiles, submission.isolation, submission.lab.limits)
@@ -58,9 +75,7 @@ def judge_forward_codegen(
             judge.fail(worst.text + more, diagnosis=Diagnosis(id=worst.id, text=TEXTS[worst.id]))
 
 
-def _capture(judge: Judging, submission: Submission, case: AttentionCase, profile: HardwareProfile) -> Capture:
-    tensors = attention.to_tensors(case, submission.device)
-    captured = submission.capture(attention.FUNCTION, *tensors, profile=profile, causal=case.causal)
+def _launches(judge: Judging, captured: Capture) -> Capture:
     if not captured.get("launches"):
         judge.fail("No Triton kernel was launched, so there is no code to look at.")
     return captured
