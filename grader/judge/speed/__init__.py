@@ -1,0 +1,1 @@
+"""Speed judged: what is raced against what, how a race is run and believed, what it earns."""
