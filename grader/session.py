@@ -127,7 +127,9 @@ def held_to(lab: Lab, profile: HardwareProfile) -> list[Threshold]:
     for check_id, spec in lab.checks.items():
         own = profile.thresholds.get(lab.id, {}).get(check_id, {})
         for name, value in (spec.thresholds | own).items():
-            thresholds.append(Threshold(check=check_id, name=name, value=value, source=_source(lab, check_id, name, profile)))
+            thresholds.append(
+                Threshold(check=check_id, name=name, value=value, source=_source(lab, check_id, name, profile))
+            )
     return thresholds
 
 

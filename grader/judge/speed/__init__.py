@@ -1,1 +1,1 @@
-"""Speed judged: what is raced against what, how a race is run and believed, what it earns."""
+"""Timed races between a submission and a baseline: see `race.race` and, for a lab's tests, `checks.against`."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NoReturn, Protocol
 
 from grader.errors import CourseError
+from grader.judge.speed.model import Interval
 
 if TYPE_CHECKING:
     from grader.course import Lab
@@ -49,19 +50,6 @@ class Judging(Protocol):
     def noisy(self, message: str, *, fraction: float = 0.0) -> NoReturn: ...
     def pending(self, message: str, *, fraction: float = 0.0) -> NoReturn: ...
     def fail(self, message: str) -> NoReturn: ...
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A measured metric with its confidence interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.low <= self.value <= self.high < float("inf"):
-            raise ValueError(f"expected 0 <= low <= value <= high, found {self.low}, {self.value}, {self.high}")
 
 
 @dataclass(frozen=True)
@@ -150,7 +138,7 @@ def bands_of(judge: Judging) -> Bands:
     )
 
 
-def judge_speed(judge: Judging, estimates: Mapping[Metric, Estimate], said: str) -> None:
+def judge_speed(judge: Judging, estimates: Mapping[Metric, Interval], said: str) -> None:
     """Award what an interval earns: the points of the band that its lower end clears.
 
     Args:
