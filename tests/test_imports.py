@@ -18,12 +18,14 @@ PACKAGE = Path(grader.__file__).resolve().parent
 LEAVES = {"errors", "course", "report"}
 MAY_IMPORT = {
     "errors": set(),
+    "files": set(),
     "report": {"errors"},
     "course": {"errors", "report"},
     "profiles": LEAVES,
     "provenance": LEAVES,
     "starter": LEAVES,
     "mutants": LEAVES,
+    "classroom": LEAVES | {"files"},
     "target": LEAVES | {"profiles", "provenance"},
     "worker": set(),
     "sandbox": LEAVES | {"profiles", "worker"},

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-import tempfile
 from pathlib import Path
 
 from grader.cli.console import STDOUT
 from grader.errors import UsageError
+from grader.files import replace_text
 
 
 def write_json(text: str, target: str) -> None:
@@ -29,28 +27,8 @@ def write_json(text: str, target: str) -> None:
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")  # a pipe or a device: nothing to replace
         else:
-            _replace(path, text)
+            replace_text(path, text)
     except OSError as error:
         raise UsageError(
             f"--json {target}: cannot be written ({error.strerror}).", hint="Name a file in a folder you may write to."
         ) from error
-
-
-def _replace(path: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=".grade-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        # mkstemp makes it 0600; a report is as readable as any file that the person makes.
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
