@@ -14,7 +14,7 @@ from grader.report.text import clean, count_points, one_line
 MAX_CHARACTERS = 4000
 MAX_LINES = 40
 
-PENDING = frozenset({Status.SKIPPED, Status.SUSPECT, Status.ERROR})
+UNDECIDED = frozenset({Status.SKIPPED, Status.SUSPECT, Status.ERROR})
 """Statuses whose points nobody has decided yet: never exported as a zero."""
 
 FAILED = frozenset({Status.FAIL, Status.TIMEOUT, Status.OOM, Status.CRASH, Status.CONTRACT})
@@ -27,6 +27,7 @@ _ENDS = {
     Status.CRASH: "The submission's process crashed.",
     Status.CONTRACT: "The submission broke the contract of its interface.",
     Status.NOISY: "The timing was too noisy to decide in full.",
+    Status.PENDING: "Below a threshold that nobody has measured on this card.",
 }
 _PHASES = {
     "import": "while it was imported",
@@ -59,8 +60,16 @@ class Disclosed:
     duration_s: float
 
     @property
-    def pending(self) -> bool:
-        return self.status in PENDING
+    def at_stake(self) -> float:
+        """Points that this run decided: none of an undecided check, what it earned of a pending one, else all."""
+        if self.status in UNDECIDED:
+            return 0.0
+        return self.points if self.status is Status.PENDING else self.max_points
+
+    @property
+    def pending(self) -> float:
+        """Points that are neither earned nor lost."""
+        return self.max_points - self.at_stake
 
 
 def disclose(report: Report, *, instructor: bool = False) -> list[Disclosed]:
@@ -100,8 +109,10 @@ def _text(check: CheckResult) -> str:
     parts = [_cleaned(check.message) or _ENDS[Status.PASS]]
     if check.diagnosis:
         parts.append(f"Diagnosis: {_cleaned(check.diagnosis.text)}")
-    if check.status in PENDING:
+    if check.status in UNDECIDED:
         parts.append(f"{count_points(check.max_points)} pending.")
+    elif check.status is Status.PENDING:
+        parts.append(_rest(check))
     return "\n".join(parts)
 
 
@@ -118,7 +129,13 @@ def _veiled_text(check: CheckResult) -> str:
     phase = _PHASES.get(check.phase or "judge", "")
     if phase and check.status is not Status.PASS:
         end = f"{end.rstrip('.')} {phase}."
+    if check.status is Status.PENDING:
+        end = f"{end} {_rest(check)}"
     return f"{end}\nDiagnosis: {_cleaned(check.diagnosis.text)}" if check.diagnosis else end
+
+
+def _rest(check: CheckResult) -> str:
+    return f"{count_points(check.points)} earned, {count_points(check.max_points - check.points)} pending."
 
 
 def _held(check: CheckResult) -> str:

@@ -10,7 +10,7 @@ import base64
 from collections.abc import Sequence
 
 from grader.report.exports.canonical import dumps_line
-from grader.report.exports.disclosure import disclose
+from grader.report.exports.disclosure import Disclosed, disclose
 from grader.report.model import Report, Status
 
 REPORTER = "classroom-resources/autograding-grading-reporter@v1"
@@ -22,7 +22,7 @@ def github(report: Report) -> str:
     tests = [
         {
             "name": shown.name,
-            "status": "pass" if shown.status is Status.PASS else "error" if shown.status is Status.ERROR else "fail",
+            "status": _status(shown),
             "score": round(shown.points, 6),
             "message": shown.text,
             "execution_time": f"{shown.duration_s:.3f}s",
@@ -31,13 +31,19 @@ def github(report: Report) -> str:
             "line_no": 0,
         }
         for shown in disclose(report)
-        if shown.status not in (Status.SKIPPED, Status.SUSPECT)
+        if shown.status not in (Status.SKIPPED, Status.SUSPECT, Status.PENDING) or shown.points
     ]
     statuses = {str(test["status"]) for test in tests}
     overall = "error" if "error" in statuses else "fail" if "fail" in statuses else "pass"
-    decided = sum(shown.max_points for shown in disclose(report) if not shown.pending)
+    decided = sum(shown.at_stake for shown in disclose(report))
     payload = {"version": 1, "status": overall, "max_score": round(decided, 6), "tests": tests}
     return base64.b64encode(dumps_line(payload).encode()).decode("ascii") + "\n"
+
+
+def _status(shown: Disclosed) -> str:
+    if shown.status is Status.ERROR:
+        return "error"
+    return "pass" if shown.points >= shown.at_stake else "fail"
 
 
 def workflow(labs: Sequence[tuple[str, bool]]) -> str:

@@ -61,9 +61,9 @@ def row(shown: Disclosed) -> dict[str, Any]:
         "visibility": HIDDEN if shown.hidden else PUBLIC,
         "extra_data": {"status": str(shown.status)},
     }
-    if shown.pending:
+    if not shown.at_stake:
         return table
-    table |= {"score": round(shown.points, 6), "max_score": shown.max_points}
+    table |= {"score": round(shown.points, 6), "max_score": shown.at_stake}
     if shown.status is Status.PASS:
         table["status"] = "passed"
     elif shown.status in FAILED and shown.points < shown.max_points:

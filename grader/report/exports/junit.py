@@ -13,7 +13,7 @@ from grader.report.exports.disclosure import FAILED, Disclosed, disclose
 from grader.report.exports.named import Named
 from grader.report.model import Report, Status
 
-_SKIPPED = frozenset({Status.SKIPPED, Status.SUSPECT})
+_SKIPPED = frozenset({Status.SKIPPED, Status.SUSPECT, Status.PENDING})
 
 
 def junit(reports: Sequence[Named]) -> str:

@@ -49,9 +49,9 @@ def checks_csv(reports: Sequence[Named]) -> str:
                     str(shown.kind),
                     "hidden" if shown.hidden else "public",
                     str(shown.status),
-                    None if shown.pending else shown.points,
+                    shown.points if shown.at_stake else None,
                     shown.max_points,
-                    shown.max_points if shown.pending else 0,
+                    shown.pending,
                     shown.text,
                 ]
             )
