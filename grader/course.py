@@ -138,7 +138,7 @@ class Lab(_Model):
 
     @model_validator(mode="after")
     def _points(self) -> Self:
-        total = sum(item.points for item in (*self.checks.values(), *self.rubric.values()))
+        total = sum(check.points for check in self.checks.values()) + sum(item.points for item in self.rubric.values())
         if abs(total - POINTS_PER_LAB) > 1e-9:
             counted = "checks and rubric" if self.rubric else "checks"
             raise ValueError(f"{counted}: points add up to {total:g}, expected {POINTS_PER_LAB}")

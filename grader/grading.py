@@ -38,11 +38,13 @@ Moment = Annotated[datetime, BeforeValidator(_date_and_time)]
 """With an offset, or local to the course's time zone."""
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
+    """A table of a TOML file that an instructor writes: every key is known, every type exact."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class LatePolicy(_Section):
+class LatePolicy(Section):
     """What late work loses.
 
     For every interval begun after deadline and grace, `rate` of the points is lost, down to `floor` of them. Work that
@@ -86,7 +88,7 @@ def _seconds(span: timedelta) -> Decimal:
     return Decimal(span // timedelta(microseconds=1)) / 1_000_000
 
 
-class Extension(_Section):
+class Extension(Section):
     """A later deadline for one student, or one group's name, at one lab."""
 
     student: Annotated[str, Field(min_length=1)]
@@ -115,7 +117,7 @@ class Lateness:
 ON_TIME = Lateness(None, timedelta(0), Decimal(1))
 
 
-class Grading(_Section):
+class Grading(Section):
     """How records become grades.
 
     Attributes:
@@ -184,19 +186,18 @@ class Grading(_Section):
     def _extensions(self) -> Mapping[tuple[str, str], datetime]:
         return {(item.student, item.lab[:5]): self._in_utc(item.until, item.lab) for item in self.extensions}
 
-    def deadline(self, student: str, lab: str) -> datetime | None:
-        """When `lab` is due from `student`, in UTC; an extension never makes it earlier."""
-        own, common = self._extensions.get((student, lab[:5])), self._deadlines.get(lab[:5])
-        if own is None or common is None:
-            return own or common
-        return max(own, common)
+    def deadline(self, lab: str, *names: str) -> datetime | None:
+        """When `lab` is due from the student or group of these names, in UTC; an extension never makes it earlier."""
+        own = [self._extensions[name, lab[:5]] for name in names if (name, lab[:5]) in self._extensions]
+        common = self._deadlines.get(lab[:5])
+        return max([*own, *([common] if common is not None else [])], default=None)
 
-    def lateness(self, student: str, lab: str, received_at: datetime | None) -> Lateness:
-        """How late a submission of `student` came.
+    def lateness(self, lab: str, received_at: datetime | None, *names: str) -> Lateness:
+        """How late a submission came of the student or group of these names.
 
         Where its time of receipt isn't known it counts as on time, and `known` says so.
         """
-        deadline = self.deadline(student, lab)
+        deadline = self.deadline(lab, *names)
         if deadline is None:
             return ON_TIME
         if received_at is None:

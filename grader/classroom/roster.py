@@ -92,11 +92,13 @@ class Roster:
                 return found
         return None
 
-    def members(self, identifier: str) -> tuple[str, ...]:
-        """Ids of all for whom a submission of `identifier`, a student or a group, counts; empty: not in the roster."""
-        student = self.find(identifier)
-        if student is not None:
-            return (student.student,)
+    def student_of(self, identifier: str) -> str | None:
+        """Id of the student whom a folder, an e-mail address or an id of Canvas or Gradescope names."""
+        found = self.find(identifier)
+        return found.student if found is not None else None
+
+    def members_of(self, identifier: str) -> tuple[str, ...]:
+        """Ids of all in the group called `identifier`; empty when no group is."""
         return self._groups.get(identifier, ())
 
 

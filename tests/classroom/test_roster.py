@@ -38,11 +38,12 @@ def test_find_same_number_in_two_systems_goes_by_column() -> None:
     assert [roster.find("1", (column,)).student for column in ("canvas_id", "gradescope_id")] == ["a", "b"]
 
 
-def test_members_of_group_and_student() -> None:
+def test_members_of_a_group_alone() -> None:
     roster = parse_roster(ROSTER)
-    assert roster.members("duo") == ("s2", "s3")
-    assert roster.members("ada_a") == ("s1",)
-    assert roster.members("trio") == ()
+    assert roster.members_of("duo") == ("s2", "s3")
+    assert roster.members_of("ada_a") == ()
+    assert roster.student_of("ada_a") == "s1"
+    assert roster.student_of("duo") is None
 
 
 @pytest.mark.parametrize(
