@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "worker": set(),
     "sandbox": LEAVES | {"profiles", "worker"},
     "kernels": LEAVES | {"profiles", "worker", "sandbox"},
-    "judge": LEAVES | {"profiles", "worker", "sandbox", "kernels"},
+    "baselines": LEAVES | {"profiles", "sandbox"},
+    "judge": LEAVES | {"profiles", "worker", "sandbox", "kernels", "baselines"},
     "session": LEAVES | {"profiles", "provenance", "target", "sandbox", "judge"},
 }
 """Room → rooms that it may import. A room that isn't here stands above all of these, and no one of them sees it."""

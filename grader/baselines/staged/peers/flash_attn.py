@@ -1,0 +1,16 @@
+"""The flash-attn package, FlashAttention-2 in CUDA."""
+
+from __future__ import annotations
+
+from flash_attn import flash_attn_func, flash_attn_with_kvcache
+
+from .sdpa import Tensor
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: float | None = None) -> Tensor:
+    rows = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    return flash_attn_func(*rows, causal=causal, softmax_scale=scale).transpose(1, 2)
+
+
+def decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, *, scale: float | None = None) -> Tensor:
+    return flash_attn_with_kvcache(q[:, None], k_cache, v_cache, softmax_scale=scale)[:, 0]

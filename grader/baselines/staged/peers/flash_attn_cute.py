@@ -1,0 +1,17 @@
+"""flash-attn-4: FlashAttention in the CuTe DSL, with kernels of their own for Hopper and Blackwell."""
+
+from __future__ import annotations
+
+from flash_attn.cute import flash_attn_func
+
+from .sdpa import Tensor
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: float | None = None) -> Tensor:
+    rows = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    return flash_attn_func(*rows, causal=causal, softmax_scale=scale)[0].transpose(1, 2)
+
+
+def decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, *, scale: float | None = None) -> Tensor:
+    # 0 splits: as many as its own heuristic takes.
+    return flash_attn_func(q[:, None], k_cache, v_cache, softmax_scale=scale, num_splits=0)[0][:, 0]
