@@ -15,12 +15,13 @@ import grader
 
 PACKAGE = Path(grader.__file__).resolve().parent
 
-LEAVES = {"errors", "course", "report"}
+LEAVES = {"errors", "grading", "course", "report"}
 MAY_IMPORT = {
     "errors": set(),
     "files": set(),
     "report": {"errors"},
-    "course": {"errors", "report"},
+    "grading": {"errors"},
+    "course": {"errors", "report", "grading"},
     "profiles": LEAVES,
     "provenance": LEAVES,
     "starter": LEAVES,
