@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from grader.cli import doctor, hint, labs, profile, run
+from grader.cli import doctor, export, hint, labs, leaderboard, profile, run
 from grader.cli.arguments import rewrite
 from grader.cli.console import forgive_encoding
 from grader.cli.failure import guarded
@@ -23,6 +23,8 @@ app.command("run")(run.run)
 app.command("list")(labs.list_labs)
 app.command("hint")(hint.hint)
 app.command("doctor")(doctor.doctor)
+app.command("export")(export.export)
+app.command("leaderboard")(leaderboard.leaderboard)
 app.add_typer(profile.app, name="profile")
 
 

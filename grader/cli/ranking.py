@@ -10,7 +10,7 @@ from pathlib import Path
 from grader.classroom.records import Record, results_folder
 from grader.classroom.roster import Roster, read_roster
 from grader.cli.console import STDOUT, console, say
-from grader.cli.output import write_file, write_json
+from grader.cli.output import write_below, write_json
 from grader.course import Course
 from grader.errors import ExitCode, UsageError
 from grader.judge.seeds import Seeds
@@ -48,7 +48,7 @@ def show_leaderboard(results: Path, options: RankingOptions) -> int:
     if options.html is not None:
         from grader.leaderboard.page import page
 
-        say(f"page written to {write_file(options.html, 'index.html', page(board), option='--html')}")
+        say(f"page written to {write_below(options.html, 'index.html', page(board), option='--html')}")
     if options.json != STDOUT:
         out = console(sys.stdout)
         for table in tables(board):
