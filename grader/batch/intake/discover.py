@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,13 +13,13 @@ from pathlib import Path
 from grader.batch.intake.locate import locate
 from grader.batch.intake.model import Found, RefusedError, Roster
 from grader.batch.intake.names import is_junk
-from grader.batch.intake.source import Tree, walk
+from grader.batch.intake.nothing import nothing_here
+from grader.batch.intake.source import Place, Tree, walk
 from grader.batch.intake.take import take
+from grader.batch.intake.unpack import Unpacker
 from grader.course import Course, Lab
-from grader.errors import UsageError
+from grader.errors import GraderError, UsageError
 from grader.sandbox.tree import shown
-
-MAX_NAMES_TOLD = 8
 
 
 def find_submissions(
@@ -45,11 +46,22 @@ def find_submissions(
         base = Found(name, (name,), labs[0].id if len(labs) == 1 else None, shown(name), None, "")
         if roster is not None:
             base = _after_roster(base, name, roster)
-        try:
-            yield from _of_student(base, root / name, labs, work / f"{number:05d}")
-        except RefusedError as refusal:
-            digest = hashlib.sha256(os.fsencode(name)).hexdigest()
-            yield replace(base, content_sha256=digest, refused=f"{shown(name)}: {refusal}.")
+        yield from _or_refused(base, root / name, labs, work / f"{number:05d}")
+
+
+def _or_refused(base: Found, path: Path, labs: Sequence[Lab], work: Path) -> Iterator[Found]:
+    """What a student handed in, or one item that says why it can't be taken."""
+    try:
+        yield from _of_student(base, path, labs, work)
+        return
+    except GraderError:
+        raise
+    except RefusedError as refusal:
+        why = str(refusal)
+    except Exception as error:  # noqa: BLE001 - whatever a forged archive makes a library raise is that student's row
+        why = f"it can't be unpacked ({type(error).__name__})"
+    digest = hashlib.sha256(os.fsencode(path.name)).hexdigest()
+    yield replace(base, content_sha256=digest, refused=f"{shown(path.name)}: {why}.")
 
 
 def _after_roster(base: Found, name: str, roster: Roster) -> Found:
@@ -64,37 +76,44 @@ def _of_student(base: Found, path: Path, labs: Sequence[Lab], work: Path) -> Ite
     Raises:
         RefusedError: nothing can be taken.
     """
+    unpacker = Unpacker(work / "unpacked")
+    try:
+        tree = _tree(path, unpacker)
+        found_any = False
+        for lab in labs:
+            found = _of_lab(base, tree, lab, work / lab.id, unpacker.unread)
+            if found is not None:
+                found_any = True
+                yield found
+        if not found_any:
+            raise RefusedError("; ".join(unpacker.unread) or nothing_here(tree, labs, path))
+    finally:
+        shutil.rmtree(unpacker.scratch, ignore_errors=True)
+
+
+def _tree(path: Path, unpacker: Unpacker) -> Tree:
+    """The files of a student's folder or archive, those of the archives in it included.
+
+    Raises:
+        RefusedError: it's neither, or it's unsafe or unreadable.
+    """
     mode = path.lstat().st_mode
-    if stat.S_ISLNK(mode):
+    if stat.S_ISDIR(mode):
+        tree = walk(path)
+    elif stat.S_ISREG(mode):
+        tree = unpacker.unpack(Place(path.parent, path.name), shown(path.name))
+    elif stat.S_ISLNK(mode):
         raise RefusedError("it's a symbolic link, expected a folder or an archive")
-    if not stat.S_ISDIR(mode):
-        raise RefusedError("it's no folder, expected one a student")
-    tree = walk(path)
-    found_any = False
-    for lab in labs:
-        found = _of_lab(base, tree, lab, work / lab.id)
-        if found is not None:
-            found_any = True
-            yield found
-    if not found_any:
-        raise RefusedError(_nothing_here(tree, labs))
+    else:
+        raise RefusedError("it's neither a folder nor a file")
+    unpacker.expand(tree)
+    return tree
 
 
-def _of_lab(base: Found, tree: Tree, lab: Lab, target: Path) -> Found | None:
+def _of_lab(base: Found, tree: Tree, lab: Lab, target: Path, unread: Sequence[str]) -> Found | None:
     located = locate(tree.files, lab)
     if located is None:
         return None
     sha256, notes = take(tree, located, lab, target)
-    return replace(
-        base, lab_id=lab.id, folder=target, content_sha256=sha256, notes=(*tree.notes, *located.notes, *notes)
-    )
-
-
-def _nothing_here(tree: Tree, labs: Sequence[Lab]) -> str:
-    wanted = " or ".join(", ".join(lab.files.edit) for lab in labs[:3])
-    if not tree.files:
-        return f"it's empty, expected {wanted}"
-    names = sorted(tree.files)
-    listed = ", ".join(shown(name) for name in names[:MAX_NAMES_TOLD])
-    more = f" and {len(names) - MAX_NAMES_TOLD} more" if len(names) > MAX_NAMES_TOLD else ""
-    return f"no file of {', '.join(lab.short_id for lab in labs)} is in it: expected {wanted}, found {listed}{more}"
+    notes = [*tree.notes, *(f"{why}; it was left out" for why in unread), *located.notes, *notes]
+    return replace(base, lab_id=lab.id, folder=target, content_sha256=sha256, notes=tuple(notes))

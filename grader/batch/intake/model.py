@@ -49,3 +49,11 @@ class Roster(Protocol):
 
 class RefusedError(Exception):
     """A submission can't be taken; the message says why, for the instructor and the student."""
+
+
+class UnsafeError(RefusedError):
+    """Something was handed in that no honest tool makes; nothing of that submission is graded."""
+
+
+class UnreadableError(RefusedError):
+    """An archive is damaged, encrypted or of a format that isn't read; what lies beside it may still be graded."""
