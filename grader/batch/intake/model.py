@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -35,16 +34,6 @@ class Found:
     attempt: int | None = None
     notes: tuple[str, ...] = ()
     refused: str = ""
-
-
-class Roster(Protocol):
-    """Who is in the class, as far as intake needs to know."""
-
-    def student_of(self, name: str) -> str | None:
-        """The student whom a folder, a Canvas id, a Gradescope id or an e-mail address names; None when unknown."""
-
-    def members_of(self, name: str) -> tuple[str, ...]:
-        """The students of the group that a folder or an LMS names; empty when it's no group."""
 
 
 class RefusedError(Exception):
