@@ -17,6 +17,7 @@ from grader.judge.requirements import Machine
 from grader.judge.run import run_checks
 from grader.judge.seeds import SECRET_FILE_VARIABLE, Seeds
 from grader.judge.selection import select
+from grader.judge.speed.bands import is_provisional
 from grader.profiles import HardwareProfile
 from grader.report.model import (
     CheckResult,
@@ -126,9 +127,19 @@ def held_to(lab: Lab, profile: HardwareProfile) -> list[Threshold]:
     for check_id, spec in lab.checks.items():
         own = profile.thresholds.get(lab.id, {}).get(check_id, {})
         for name, value in (spec.thresholds | own).items():
-            source = f"hardware_profiles/{profile.name}.toml" if name in own else "lab.toml"
-            thresholds.append(Threshold(check=check_id, name=name, value=value, source=source))
+            thresholds.append(
+                Threshold(check=check_id, name=name, value=value, source=_source(lab, check_id, name, profile))
+            )
     return thresholds
+
+
+def _source(lab: Lab, check_id: str, name: str, profile: HardwareProfile) -> str:
+    """Where a number stands; a speed's that nobody measured on this card says so."""
+    if name in profile.thresholds.get(lab.id, {}).get(check_id, {}):
+        return f"hardware_profiles/{profile.name}.toml"
+    if is_provisional(lab.id, check_id, name, profile):
+        return f"{'roofline' if name.endswith('fraction') else 'lab.toml'} (provisional)"
+    return "lab.toml"
 
 
 def _by_check(thresholds: list[Threshold]) -> dict[str, dict[str, float]]:
