@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,9 +18,14 @@ from grader.judge.speed.verdict import Alone, Attempt, WindowTimes
 from grader.profiles import HardwareProfile, detect
 from grader.report.model import Scalar
 
-__all__ = ["WrongOutput", "race", "roofline_s"]
+__all__ = ["Track", "WrongOutput", "race", "roofline_s"]
+
+if TYPE_CHECKING:
+    from grader.sandbox.submission import Submission
 
 GIB, MIB = 1 << 30, 1 << 20
+UNKNOWN_L2_MIB = 64
+"""More than any card had whose profile the course lacks, up to 2022; a larger cache keeps some inputs warm for both."""
 
 
 def race(
@@ -44,11 +50,8 @@ def race(
         WrongOutput: a timed call of ours gave a wrong output.
         WorkerFailure: ours failed otherwise. InfrastructureError: theirs did, or the device isn't to be had.
     """
-    rules = rules or Rules()
-    device = ours.submission.device
-    gpu = detect().gpu if device == "cuda" else None
-    with device_lock(gpu.uuid if gpu is not None else device):
-        return _Course(ours, theirs, workload, profile, rng, rules, gpu.uuid if gpu is not None else "").run(edges)
+    with Track(theirs, workload, ours.submission, profile=profile, rng=rng, rules=rules) as track:
+        return track.race(ours, edges)
 
 
 def roofline_s(workload: Workload, profile: HardwareProfile | None, device: str) -> float:
@@ -59,35 +62,56 @@ def roofline_s(workload: Workload, profile: HardwareProfile | None, device: str)
     return max(workload.bytes / (profile.bandwidth_gbs * 1e9), workload.flops / (peak * 1e12))
 
 
-class _Course:
-    """One race's settings, and what it has seen so far."""
+class Track:
+    """A device with its lock held and a baseline's worker open, for one race after another at one workload.
+
+    Use it in a `with` statement.
+
+    Args:
+        theirs: None to time others by themselves.
+        on: any submission of those that will race, for the device and the limits.
+    """
 
     def __init__(
         self,
-        ours: Contestant,
         theirs: Contestant | None,
         workload: Workload,
+        on: Submission,
+        *,
         profile: HardwareProfile | None,
         rng: np.random.Generator,
-        rules: Rules,
-        gpu: str,
+        rules: Rules | None = None,
     ) -> None:
-        self._ours, self._theirs, self._workload = ours, theirs, workload
-        self._rng, self._rules, self._gpu = rng, rules, gpu
-        on_gpu = ours.submission.device == "cuda"
-        self._floor_s = roofline_s(workload, profile, ours.submission.device)
-        self._flush_bytes = int(2 * (profile.l2_mib if profile is not None else 64) * MIB)
-        host_bytes = float(ours.submission.lab.limits.memory_mib * MIB)
-        self._memory_bytes = profile.memory_gib * GIB if profile is not None and on_gpu else host_bytes
+        self._theirs, self._workload = theirs, workload
+        self._rng, self._rules = rng, rules or Rules()
+        gpu = detect().gpu if on.device == "cuda" else None
+        self._gpu = gpu.uuid if gpu is not None else ""
+        self._floor_s = roofline_s(workload, profile, on.device)
+        self._flush_bytes = int(2 * (profile.l2_mib if profile is not None else UNKNOWN_L2_MIB) * MIB)
+        host_bytes = float(on.lab.limits.memory_mib * MIB)
+        self._memory_bytes = profile.memory_gib * GIB if profile is not None and on.device == "cuda" else host_bytes
         self._block = Block.draw(rng, workload)
+        self._device = on.device
+        self._stack = ExitStack()
+        self._second: Runner | None = None
 
-    def run(self, edges: Sequence[float]) -> Race:
-        before = self._sample()
+    def __enter__(self) -> Track:
+        with ExitStack() as opening:
+            opening.enter_context(device_lock(self._gpu or self._device))
+            if self._theirs is not None:
+                self._second = opening.enter_context(self._runner(self._theirs))
+            self._stack = opening.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def race(self, ours: Contestant, edges: Sequence[float] = ()) -> Race:
+        """One race; see `race`."""
+        before, second = self._sample(), self._second
+        alone_before = self._alone()
         attempts: list[Attempt] = []
-        with ExitStack() as stack:
-            second = stack.enter_context(self._runner(self._theirs)) if self._theirs is not None else None
-            alone_before = self._alone(second)
-            first = stack.enter_context(self._runner(self._ours))
+        with self._runner(ours) as first:
             for _ in range(1 + self._rules.retries):
                 attempts.append(self._attempt(first, second))
                 first.check()
@@ -95,10 +119,8 @@ class _Course:
                     second.check()
                 if self._settled(attempts, edges):
                     break
-            first.close()
-            alone = Alone(alone_before, self._alone(second))
-        after = self._sample()
-        return self._result(attempts, alone, environment.before_and_after(before, after))
+        alone = Alone(alone_before, self._alone())
+        return self._result(attempts, alone, environment.before_and_after(before, self._sample()))
 
     def _runner(self, contestant: Contestant) -> Runner:
         return Runner(
@@ -114,8 +136,9 @@ class _Course:
     def _sample(self) -> dict[str, Scalar]:
         return environment.sample(self._gpu) if self._gpu else {}
 
-    def _alone(self, second: Runner | None) -> tuple[float, ...]:
+    def _alone(self) -> tuple[float, ...]:
         """The baseline's seconds a call while no other worker runs; the first window isn't kept."""
+        second = self._second
         if second is None:
             return ()
         times = [second.window(-1, second.calls).call_s for _ in range(self._rules.alone + 1)]

@@ -156,6 +156,8 @@ def timing(heats: Sequence[Heat], rules: Rules) -> Timing:
 
 CROSS_CONFIDENCE = 0.95
 """Of the view from outside within one attempt: with ten windows the extremes but one."""
+LASTING = 3
+"""Attempts that all say the same."""
 
 
 def findings(attempt: Attempt, rules: Rules, floor_s: float) -> list[Finding]:
@@ -251,8 +253,8 @@ def fraction_of(ours: Timing, floor_s: float) -> Interval | None:
 def conclude(attempts: Sequence[Attempt], alone: Alone, rules: Rules, floor_s: float) -> tuple[Verdict, str]:
     """The verdict over all attempts and its evidence.
 
-    One grave finding makes numbers suspect. So does a claim that stayed below the view from outside in every attempt
-    of the most that are made: chance doesn't repeat itself.
+    One grave finding makes numbers suspect. So does a claim that stayed below the view from outside in every one of
+    several attempts: chance doesn't repeat itself.
     """
     every = [findings(attempt, rules, floor_s) for attempt in attempts]
     beside = slowed(kept(attempts, rules, floor_s), alone, rules)
@@ -260,7 +262,7 @@ def conclude(attempts: Sequence[Attempt], alone: Alone, rules: Rules, floor_s: f
     if grave:
         return "suspect", grave[0].text
     claims = [next((finding for finding in found if finding.kind == "claim"), None) for found in every]
-    if len(attempts) > rules.retries and all(claims) and claims[-1] is not None:
+    if len(attempts) >= LASTING and all(claims) and claims[-1] is not None:
         return "suspect", f"{claims[-1].text}, in each of {len(attempts)} attempts"
     if beside:
         return "noisy", beside[0].text
