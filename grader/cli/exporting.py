@@ -9,6 +9,7 @@ from pathlib import Path
 from grader.classroom.book import Book, ClassFiles, open_book
 from grader.classroom.gradebook import Row
 from grader.classroom.gradebook import span as late_span
+from grader.classroom.points import plain
 from grader.classroom.records import safe_name
 from grader.classroom.roster import Roster
 from grader.classroom.table import gradebook_csv
@@ -153,8 +154,8 @@ def gradescope_of(row: Row) -> str:
     notes = [f"Handed in {late_span(row.late.late_by)} late."] if row.late.late_by else []
     notes += [row.message] if row.status == "too late" else []
     for applied in row.overrides:
-        before = "undecided" if applied.before is None else str(applied.before)
-        notes.append(f"Changed by a person on {applied.date}: {before} became {applied.after}.")
+        before = "undecided" if applied.before is None else plain(applied.before)
+        notes.append(f"Changed by a person on {applied.date}: {before} became {plain(applied.after)}.")
     score = row.so_far if row.final is None else row.final
     automatic = None if row.automatic is None else float(row.automatic)
     return gradescope(row.report, Adjustment(float(score), automatic, tuple(notes)))

@@ -17,7 +17,7 @@ from grader.judge.seeds import Seeds
 from grader.leaderboard.privacy import Pseudonymiser
 from grader.leaderboard.ranking import dumps, rank
 from grader.leaderboard.table import tables
-from grader.report.text import count
+from grader.report.text import count, one_line
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ def show_leaderboard(results: Path, options: RankingOptions) -> int:
             out.print("Nothing to rank.")
     for reason, number in sorted(left_out.items()):
         say(f"not listed: {count(number, 'result')}: {reason}")
+    for student in names.refused():
+        say(f"pseudonym of {one_line(student)} not shown: it names a person, an address, a path or an anonymous entry")
     return int(ExitCode.OK)
 
 

@@ -15,6 +15,7 @@ NAME_HEX = 12
 SUBMISSION_HEX = 32
 
 _UUID = re.compile(r"(?i)\b(GPU|MIG)-[0-9a-f][0-9a-f/-]*|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+_LABELLED_UUID = re.compile(rf"(?i)[(,;]?\s*uuid:?\s*({_UUID.pattern.removeprefix('(?i)')})\s*\)?")
 _VERSION = re.compile(r"[0-9A-Za-z.+_-]{1,40}")
 _E_MAIL = re.compile(r"\S@\S")
 _PATH = re.compile(r"[/\\]|^~")
@@ -41,6 +42,10 @@ class Pseudonymiser:
             return " + ".join(chosen[:3]), True
         return ANONYMOUS + self._hash("student", student)[:NAME_HEX], False
 
+    def refused(self) -> list[str]:
+        """Students whose pseudonym isn't shown because it tells who or where somebody is."""
+        return sorted(student for student, asked in self.chosen.items() if asked.strip() and not self._chosen(student))
+
     def submission(self, sha256: str) -> str:
         return self._hash("submission", sha256)[:SUBMISSION_HEX]
 
@@ -61,7 +66,8 @@ class Pseudonymiser:
 
 def card_name(name: str) -> str:
     """A GPU's name without what tells one card from another of its kind."""
-    return " ".join(_UUID.sub("", one_line(name, max_characters=80)).split()).rstrip(" (:,")
+    told = _LABELLED_UUID.sub("", one_line(name, max_characters=120))
+    return one_line(_UUID.sub("", told), max_characters=80)
 
 
 def version(text: str) -> str:

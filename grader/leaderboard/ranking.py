@@ -143,7 +143,7 @@ def _shapes(report: Report) -> tuple[ShapeTime, ...]:
             label=card_name(shape.label),
             median_ms=shape.median_ms,
             iqr_ms=shape.iqr_ms,
-            windows=None if shape.windows is None else int(shape.windows),
+            windows=shape.windows,
             ratio=None if shape.ratio is None else _rounded(shape.ratio),
         )
         for shape in timed_shapes(report)
