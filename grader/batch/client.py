@@ -21,7 +21,7 @@ from grader.session import LOG_VARIABLE
 
 STOP_TIMEOUT_S = 15.0
 CHUNK_BYTES = 1 << 16
-ONE_THREAD = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """Jobs run side by side, so a judge's products take one core each; and a process without threads may be forked."""
 
 

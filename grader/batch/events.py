@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,7 +45,7 @@ Event = Began | Stepped | Answered | Tick
 class Backend(Protocol):
     """Grades jobs: this machine's processes, or a cluster."""
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
+    def run(self, jobs: Sequence[Job]) -> Generator[Event, None, None]:
         """Grade every job and tell of it; exactly one `Answered` a job. Closing the iterator ends what still runs."""
 
 

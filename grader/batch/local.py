@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from grader.batch.client import Running, WarmJudge
 from grader.batch.conditions import Options
@@ -69,7 +71,7 @@ class LocalBackend:
         self._devices = devices or ("",)
         self._slots: list[_Slot] = []
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
+    def run(self, jobs: Sequence[Job]) -> Generator[Event, None, None]:
         """See `Backend.run`."""
         waiting = deque(map(_Waiting, jobs))
         with selectors.DefaultSelector() as selector:
@@ -146,3 +148,16 @@ class LocalBackend:
                 for key, _ in selector.select(TICK_S):
                     for _ in self._advance(key.data, deque(), selector):
                         pass
+
+
+@contextlib.contextmanager
+def local_backend(
+    course: Path, options: Options, labs: Sequence[str], *, tmp: Path, log: Path, width: int, devices: tuple[str, ...]
+) -> Iterator[LocalBackend]:
+    """A backend with a warm judge of its own, which ends with the block."""
+    judge = WarmJudge(course, labs, tmp=tmp.resolve(), log=log.resolve())
+    try:
+        judge.start()
+        yield LocalBackend(judge, options, width, devices)
+    finally:
+        judge.stop()

@@ -21,10 +21,12 @@ from grader.classroom.records import Record, ResultsFolder
 from grader.course import Course
 from grader.errors import UsageError
 from grader.report import json as report_json
+from grader.sandbox.tree import shown
 
 LOCK_FILE = ".lock"
 WORK_DIR = ".work"
 LOG_FILE = "log.txt"
+RECORDS = "records"
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,9 @@ def _alone(results: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout as error:
-        raise UsageError(f"Another batch is writing to {results}.", hint="Wait for it, or name another folder.") from error
+        raise UsageError(
+            f"Another batch is writing to {results}.", hint="Wait for it, or name another folder."
+        ) from error
     try:
         yield
     finally:
@@ -107,20 +111,20 @@ def open_results(results: Path, *, resume: bool) -> None:
         UsageError: it holds results and `resume` wasn't asked for, or something else that isn't ours.
     """
     try:
+        inside = {path.name for path in results.iterdir()} - {LOCK_FILE} if results.exists() else set()
+        if inside and RECORDS not in inside:
+            named = shown(min(inside))
+            raise UsageError(f"{results} holds other files than results ({named}).", hint="Name a new folder.")
+        if inside and not resume:
+            raise UsageError(
+                f"{results} holds the results of an earlier batch.",
+                hint="Add --resume to go on with it, or name another folder.",
+            )
         results.mkdir(parents=True, exist_ok=True)
-        inside = [path.name for path in results.iterdir() if path.name != LOCK_FILE]
-        (results / "records").mkdir(mode=0o700, exist_ok=True)
+        # Reports of others: a worker without namespaces must not be able to read them.
+        (results / RECORDS).mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{results}: no results can be written there ({error.strerror}).") from error
-    if inside and not (results / BATCH_FILE).is_file():
-        (results / "records").rmdir() if "records" not in inside else None
-        raise UsageError(
-            f"{results} holds files that are no results of a batch ({sorted(inside)[0]!r}).", hint="Name a new folder."
-        )
-    if inside and not resume:
-        raise UsageError(
-            f"{results} holds the results of an earlier batch.", hint="Add --resume to go on with it, or name another."
-        )
 
 
 def run_batch(request: BatchRequest, watcher: Watcher | None = None) -> Summary:
@@ -227,7 +231,8 @@ def _grade(
                 watcher.stepped(event.job, event.step)
             elif isinstance(event, Answered):
                 keep(record_of(event.job, event.answer))
-                shutil.rmtree(event.job.found.folder or "", ignore_errors=True)
+                if event.job.found.folder is not None:
+                    shutil.rmtree(event.job.found.folder, ignore_errors=True)
             watcher.tick()
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from grader.course import Course
+from grader.errors import GraderError
 from grader.judge.plan import HIDDEN_FILE, PUBLIC_FILE
 from grader.judge.run import hermetic
 from grader.sandbox.levels import LEVELS, choose_isolation
-from grader.errors import GraderError
 
 
 def warm(course_root: str, labs: Sequence[str], log: Callable[[str], None]) -> None:

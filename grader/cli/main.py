@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from grader.cli import doctor, hint, labs, profile, run
+from grader.cli import batch, doctor, hint, labs, profile, run
 from grader.cli.arguments import rewrite
 from grader.cli.console import forgive_encoding
 from grader.cli.failure import guarded
@@ -20,6 +20,7 @@ app = typer.Typer(
     name="grade", add_completion=False, no_args_is_help=False, rich_markup_mode=None, pretty_exceptions_enable=False
 )
 app.command("run")(run.run)
+app.command("batch")(batch.batch)
 app.command("list")(labs.list_labs)
 app.command("hint")(hint.hint)
 app.command("doctor")(doctor.doctor)
