@@ -91,7 +91,7 @@ def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 60.0
 
 
 def judges_of(course: Course) -> list[int]:
-    """The warm judge of a batch on this course and its grading processes: all carry the course's path in their words."""
+    """The warm judge of a batch on this course and its grading processes, by the words that they were started with."""
     named = str(course.root).encode()
     found = []
     for pid in processes.all_pids():

@@ -85,7 +85,7 @@ class Summary:
 
 
 @contextlib.contextmanager
-def _alone(results: Path) -> Iterator[None]:
+def alone(results: Path) -> Iterator[None]:
     """Hold the results folder against a second batch, for as long as this process lives.
 
     Raises:
@@ -138,7 +138,7 @@ def run_batch(request: BatchRequest, watcher: Watcher | None = None) -> Summary:
     watcher = watcher or Unwatched()
     folder = ResultsFolder(request.results)
     open_results(request.results, resume=request.resume)
-    with _alone(request.results):
+    with alone(request.results):
         work = request.results / WORK_DIR
         _clear(folder, work)
         try:

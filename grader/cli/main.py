@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from grader.cli import batch, doctor, hint, labs, profile, run
+from grader.cli import batch, doctor, hint, labs, merge, profile, run
 from grader.cli.arguments import rewrite
 from grader.cli.console import forgive_encoding
 from grader.cli.failure import guarded
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("batch")(batch.batch)
+app.command("merge")(merge.merge)
 app.command("list")(labs.list_labs)
 app.command("hint")(hint.hint)
 app.command("doctor")(doctor.doctor)
