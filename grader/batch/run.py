@@ -14,10 +14,11 @@ from filelock import FileLock, Timeout
 
 from grader.batch.conditions import Conditions, Options
 from grader.batch.events import Answered, Backend, Began, Stepped, Unwatched, Watcher
-from grader.batch.intake import Roster, find_submissions
+from grader.batch.intake import find_submissions
 from grader.batch.jobs import Answer, Job, Shard, plan
 from grader.batch.settings import BATCH_FILE, BatchFile, read_batch_file
 from grader.classroom.records import Record, ResultsFolder
+from grader.classroom.roster import Roster
 from grader.course import Course
 from grader.errors import UsageError
 from grader.report import json as report_json
