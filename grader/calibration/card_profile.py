@@ -68,9 +68,7 @@ def peaks(found: Measurements) -> tuple[dict[str, float], str]:
     fitting = [
         rate
         for rate in candidates
-        if all(
-            _PARTS[name] * _tflops(found, rate) * NEAR_PEAK >= found.gemm_tflops[name] for name in tensor_core
-        )
+        if all(_PARTS[name] * _tflops(found, rate) * NEAR_PEAK >= found.gemm_tflops[name] for name in tensor_core)
     ]
     if not fitting or clock_ghz <= 0:
         rates = {name: _rounded(HEADROOM * rate) for name, rate in found.gemm_tflops.items()}
@@ -79,8 +77,8 @@ def peaks(found: Measurements) -> tuple[dict[str, float], str]:
     if "float32" in found.gemm_tflops:
         table["float32"] = _rounded(_tflops(found, _FLOAT32_RATES.get(found.sm, 256)))
     source = (
-        f"{fitting[0]} float16 FLOPs a clock and SM (sm_{found.sm}), {found.attributes['sms']} SMs, {clock_ghz:.3f} GHz "
-        f"(cuDeviceGetAttribute); the GEMM rates under [measured] are {_by(found)}"
+        f"{fitting[0]} float16 FLOPs a clock and SM (sm_{found.sm}), {found.attributes['sms']} SMs, "
+        f"{clock_ghz:.3f} GHz (cuDeviceGetAttribute); the GEMM rates under [measured] are {_by(found)}"
     )
     return table, source
 
@@ -94,7 +92,9 @@ def bandwidth(found: Measurements) -> tuple[float, str]:
     bits, clock_khz = found.attributes["memory_bus_bits"], found.attributes["memory_clock_khz"]
     by_clock = 2.0 * bits / 8 * clock_khz * 1e3 / 1e9
     if found.copy_gbs <= by_clock * NEAR_PEAK and by_clock <= 2.0 * found.copy_gbs:
-        return _rounded(by_clock), f"{bits} bits at {clock_khz / 1e3:g} MHz, two transfers a clock (cuDeviceGetAttribute)"
+        return _rounded(
+            by_clock
+        ), f"{bits} bits at {clock_khz / 1e3:g} MHz, two transfers a clock (cuDeviceGetAttribute)"
     return _rounded(HEADROOM * found.copy_gbs), f"{HEADROOM:g} times the copy rate, {_by(found)}"
 
 
@@ -116,7 +116,9 @@ def new_profile(found: Measurements, name: str) -> dict[str, Any]:
     told = found.attributes
     for key in ("sms", "capability_major", "shared_bytes_per_block", "shared_bytes_per_sm", "registers_per_sm"):
         if told[key] <= 0:
-            raise InfrastructureError(f"The driver doesn't tell `{key}` of {found.gpu.name}.", hint="Update the driver.")
+            raise InfrastructureError(
+                f"The driver doesn't tell `{key}` of {found.gpu.name}.", hint="Update the driver."
+            )
     peak_tflops, peak_source = peaks(found)
     bandwidth_gbs, bandwidth_source = bandwidth(found)
     l2_mib, l2_source = _l2(found)

@@ -12,6 +12,7 @@ from grader.errors import InfrastructureError
 from grader.profiles import GpuInfo
 from grader.sandbox.failures import WorkerFailure
 from grader.sandbox.levels import Isolation
+from grader.sandbox.submission import Submission
 from grader.sandbox.trusted import TrustedModule
 
 STAGED = Path(__file__).with_name("staged")
@@ -77,7 +78,7 @@ def measure(gpu: GpuInfo, isolation: Isolation, step: Step) -> Measurements:
 
 
 def _products(
-    card: TrustedModule, gpu: GpuInfo, attributes: dict[str, int], step: Step
+    card: Submission, gpu: GpuInfo, attributes: dict[str, int], step: Step
 ) -> tuple[dict[str, float], dict[str, str]]:
     """GEMM rates by dtype, and why the others have none."""
     sm = 10 * attributes["capability_major"] + attributes["capability_minor"]

@@ -138,7 +138,9 @@ def _reference(lab: Lab, check: CheckResult) -> Reference:
 
 def _interval(lab: Lab, check: CheckResult, metric: Metric) -> Interval:
     measured: Scalar | list[Scalar] = check.measured.get(metric)
-    numbers = [float(value) for value in measured if isinstance(value, (int, float))] if isinstance(measured, list) else []
+    numbers = (
+        [float(value) for value in measured if isinstance(value, (int, float))] if isinstance(measured, list) else []
+    )
     if len(numbers) != 3:
         raise InfrastructureError(
             f"{lab.short_id}, {check.id}: no {metric} was measured: {check.message or check.status.value}",

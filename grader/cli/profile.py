@@ -40,6 +40,7 @@ def detect(json: JsonOption = None) -> None:
 
     raise typer.Exit(show_detected(json_target=json))
 
+
 NameArgument = Annotated[
     str | None, typer.Argument(metavar="NAME", help="The profile to write; else this card's, or one named after it.")
 ]

@@ -63,7 +63,7 @@ def _seconds(call: Callable[[], object]) -> float:
             call()
         end.record()
         end.synchronize()
-        return begin.elapsed_time(end) / calls
+        return float(begin.elapsed_time(end)) / calls
 
     calls = max(1, int(WINDOW_MS / max(window(1), 1e-3)))
     times = [window(calls) for _ in range(WINDOWS + 1)]
@@ -76,7 +76,7 @@ def copy_gbs() -> float:
     size = min(free // 4, 4 << 30) // 16 * 16
     source = torch.empty(size, dtype=torch.uint8, device="cuda").random_()
     target = torch.empty_like(source)
-    return 2 * size / _seconds(lambda: target.copy_(source)) / 1e9
+    return float(2 * size) / _seconds(lambda: target.copy_(source)) / 1e9
 
 
 def gemm_tflops(dtype: str, size: int) -> float:
