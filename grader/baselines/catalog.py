@@ -11,8 +11,9 @@ from typing import Literal
 
 from grader.errors import CourseError
 
-Operation = Literal["forward", "backward", "decode"]
-OPERATIONS: tuple[Operation, ...] = ("forward", "backward", "decode")
+Operation = Literal["forward", "backward", "decode", "paged_decode"]
+OPERATIONS: tuple[Operation, ...] = ("forward", "backward", "decode", "paged_decode")
+UNPAGED: tuple[Operation, ...] = OPERATIONS[:3]
 
 HALF = frozenset({"float16", "bfloat16"})
 EVERY_FLOAT = HALF | {"float32"}
@@ -27,7 +28,7 @@ class Baseline:
         title: for a person.
         module: of the staged folder, e.g. ``peers.sdpa_flash``.
         package: what must be installed beside torch; empty for nothing.
-        cpu: what it does on a CPU too. oldest_sm: of the GPUs that it has kernels for.
+        operations: what it does on a GPU. cpu: what it does on a CPU. oldest_sm: of the GPUs that it has kernels for.
         dtypes: that its GPU kernels take. cpu_dtypes: that its CPU code takes.
     """
 
@@ -35,6 +36,7 @@ class Baseline:
     title: str
     module: str
     package: Literal["", "flash_attn", "flash_attn.cute"] = ""
+    operations: tuple[Operation, ...] = OPERATIONS
     cpu: tuple[Operation, ...] = ()
     oldest_sm: int = 80
     dtypes: frozenset[str] = HALF
@@ -42,7 +44,7 @@ class Baseline:
 
     def function(self, operation: Operation) -> str:
         """Name of the module's function; a backward pass goes through the differentiable forward."""
-        return "decode" if operation == "decode" else "forward"
+        return operation if operation in ("decode", "paged_decode") else "forward"
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,17 @@ class Absent:
 
 
 _ALL = (
-    Baseline("sdpa_flash", "SDPA, flash backend", "peers.sdpa_flash", cpu=OPERATIONS),
-    Baseline("sdpa_cudnn", "SDPA, cuDNN backend", "peers.sdpa_cudnn"),
+    Baseline("sdpa_flash", "SDPA, flash backend", "peers.sdpa_flash", operations=UNPAGED, cpu=UNPAGED),
+    Baseline("sdpa_cudnn", "SDPA, cuDNN backend", "peers.sdpa_cudnn", operations=UNPAGED),
     Baseline("sdpa_math", "SDPA, math backend", "peers.sdpa_math", cpu=OPERATIONS, oldest_sm=0, dtypes=EVERY_FLOAT),
-    Baseline("flex_attention", "FlexAttention", "peers.flex_attention", cpu=("forward", "decode"), dtypes=EVERY_FLOAT),
+    Baseline(
+        "flex_attention",
+        "FlexAttention",
+        "peers.flex_attention",
+        operations=UNPAGED,
+        cpu=("forward", "decode"),
+        dtypes=EVERY_FLOAT,
+    ),
     Baseline("flash_attn", "flash_attn (FA2)", "peers.flash_attn", "flash_attn"),
     Baseline("flash_attn_cute", "flash_attn.cute (FA4)", "peers.flash_attn_cute", "flash_attn.cute"),
 )
@@ -95,6 +104,8 @@ def _reason(baseline: Baseline, operation: Operation, device: str, dtype: str, s
         return "torch isn't installed"
     if baseline.package and not _INSTALLED[baseline.package]():
         return f"{baseline.package} isn't installed"
+    if operation not in baseline.operations:
+        return "reads no block table" if operation == "paged_decode" else f"does no {operation}"
     if device != "cuda":
         if not baseline.cpu:
             return "needs an NVIDIA GPU"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Literal
 
@@ -42,22 +43,23 @@ def _lab(baseline: Baseline) -> Lab:
 
 
 class OpenBaseline(Submission):
-    """A baseline behind the boundary. Closing it removes the staged copy."""
+    """A baseline behind the boundary. Leaving its `with` block removes the staged copy, as does forgetting it."""
 
     def __init__(self, baseline: Baseline, isolation: Isolation, device: Literal["cpu", "cuda"]) -> None:
         lab = _lab(baseline)
         self.baseline = baseline
         self._copy = stage(STAGED, lab, STAGED)
+        self._removal = weakref.finalize(self, self._copy.close)
         super().__init__(self._copy, lab, isolation, device)
 
-    def close(self) -> None:
-        super().close()
-        self._copy.close()
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._removal()
 
 
 def open_baseline(baseline: Baseline, isolation: Isolation, device: Literal["cpu", "cuda"]) -> OpenBaseline:
     """`baseline` as something to call and to race, in a worker of its own that starts with the first call.
 
-    The caller closes it. What fails in there is raised as a `WorkerFailure`, like a submission's failures.
+    The caller leaves it by a `with` block. What fails in there is raised as a `WorkerFailure`, as with a submission.
     """
     return OpenBaseline(baseline, isolation, device)

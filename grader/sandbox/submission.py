@@ -18,6 +18,7 @@ from grader.sandbox.hosting import Hosted, Hosts
 from grader.sandbox.launch import LaunchSpec, launch
 from grader.sandbox.levels import Isolation
 from grader.sandbox.outcomes import Gradients, Measured, Mutated, Traced
+from grader.sandbox.timed import TimedWorker
 from grader.sandbox.worker_process import LaunchedWorker
 from grader.worker.traffic_model import Traffic
 from grader.worker.wire import Tensor
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 
 Device = Literal["cpu", "cuda"]
 Capture = dict[str, Any]
+TIMING_MODULES = {"numpy": ("timing",), "torch": ("timing", "timing_torch"), "triton": ("timing", "timing_torch")}
 RUN = "run"
 INTERPRET = "interpret"
+TIME = "time"
 CAPTURE_PREFIX = "capture:"
 MAX_ARTIFACT_BYTES = 64 << 20
 POISON_SETTING = "1"
@@ -109,6 +112,11 @@ class Submission:
     def isolation(self) -> Isolation:
         """The boundary that its workers run behind; compile workers take the same."""
         return self._isolation
+
+    @property
+    def module(self) -> str:
+        """Where functions are looked for unless a call says otherwise: the first file that the student edits."""
+        return self._module
 
     # Calls
 
@@ -294,6 +302,19 @@ class Submission:
             raise ContractViolated(f"The launches of `{function}` were not reported as a table.", phase="compile")
         return captured
 
+    def timed(self, function: str, module: str | None = None) -> TimedWorker:
+        """A fresh worker in which `function` is to be timed; this submission's other workers end, so that nothing of
+        it runs beside.
+
+        Raises:
+            WorkerFailure: the module can't be imported.
+        """
+        self.close()
+        limits = self.lab.limits
+        client = self._ready(TIME, module or self._module)
+        call_s = self.default_timeout_s or limits.call_s
+        return TimedWorker(client, function, timeout_s=call_s, warm_s=max(limits.compile_s, call_s))
+
     def host(self, target: object, methods: tuple[str, ...], attributes: tuple[str, ...] = ()) -> Hosted:
         """Offer an object of the judge's as an argument: its methods are called here, its attributes are copied.
 
@@ -403,6 +424,9 @@ class Submission:
             # Small products: threads cost more than they bring, most of all while other submissions are graded, and
             # one thread adds in one order on every machine.
             env |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        if name == TIME:
+            del env["MALLOC_PERTURB_"]  # it costs time at every allocation
+            return _Mode(env, device, TIMING_MODULES[self.lab.runtime], target)
         return _Mode(env, device, ("traffic",) if self.lab.runtime == "triton" else (), target)
 
     def _start(self, mode: _Mode) -> WorkerClient:

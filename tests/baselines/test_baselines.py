@@ -84,13 +84,40 @@ def test_forward_is_differentiable(opened: OpenBaseline) -> None:
     assert not gradient_bounds(call, grad_o).breaches(found)
 
 
+def decode_tensors(call: AttentionCase, page_size: int, table: np.ndarray) -> list[Tensor]:
+    """q, both caches, block table and lengths of a decode step; the pages of sequence b are table[b], the rest NaN."""
+    q, k, v = attention.to_tensors(call, "cpu")
+    pages = table.shape[1]
+    caches = []
+    for tensor in (k, v):
+        rows = tensor.data.transpose(0, 2, 1, 3)  # (batch, length, kv_heads, head_dim)
+        padded = np.full((call.batch, pages * page_size, *rows.shape[2:]), np.nan, rows.dtype)
+        padded[:, : call.k_len] = rows
+        cache = np.full((table.max() + 2, page_size, *rows.shape[2:]), np.nan, rows.dtype)
+        cache[table.reshape(-1)] = padded.reshape(-1, page_size, *rows.shape[2:])
+        caches.append(cache)
+    lengths = np.full(call.batch, call.k_len, np.int32)
+    arrays = [q.data[:, :, 0], *caches, table.astype(np.int32), lengths]
+    return [Tensor(np.ascontiguousarray(array), device="cpu") for array in arrays]
+
+
 def test_decode_is_right_where_it_runs(opened: OpenBaseline) -> None:
-    call = case(batch=2, q_heads=4, kv_heads=2, q_len=1, k_len=50)
-    q, k, v = attention.to_tensors(call, opened.device)
-    caches = [Tensor(np.ascontiguousarray(tensor.data.transpose(0, 2, 1, 3)), device="cpu") for tensor in (k, v)]
-    row = Tensor(q.data[:, :, 0], device="cpu")
-    o = opened.call("decode", row, *caches, module=opened.baseline.module)
+    call = case(batch=2, q_heads=4, kv_heads=2, q_len=1, k_len=48)
+    tensors = decode_tensors(call, 16, np.arange(6).reshape(2, 3))
+    tensors[1:3] = [Tensor(np.ascontiguousarray(cache.data[:6]), device="cpu") for cache in tensors[1:3]]
+    o = opened.call("decode", *tensors, module=opened.baseline.module)
     assert o.shape == (2, 4, 32)
+    attention.judge_forward(Recorder(), call, o.data[:, :, None], None)  # type: ignore[arg-type]
+
+
+def test_paged_decode_follows_the_table_and_the_lengths() -> None:
+    found = find("sdpa_math", "paged_decode", "cpu", dtype="float32")
+    assert isinstance(found, Baseline)
+    call = case(batch=2, q_heads=4, kv_heads=2, q_len=1, k_len=41)
+    tensors = decode_tensors(call, 16, np.array([[5, 0, 3], [1, 4, 2]]))
+    caches = [Tensor(np.nan_to_num(cache.data, nan=9.0), device="cpu") for cache in tensors[1:3]]
+    with open_baseline(found, isolation(), "cpu") as baseline:
+        o = baseline.call("paged_decode", tensors[0], *caches, *tensors[3:], module=found.module)
     attention.judge_forward(Recorder(), call, o.data[:, :, None], None)  # type: ignore[arg-type]
 
 
@@ -128,6 +155,7 @@ def test_find_names_every_baseline_as_there_or_absent_with_a_reason(monkeypatch:
     monkeypatch.setitem(catalog._INSTALLED, "flash_attn", lambda: False)
     monkeypatch.setitem(catalog._INSTALLED, "flash_attn.cute", lambda: False)
     on_cpu = {name: find(name, "forward", "cpu") for name in NAMES}
+    assert find("sdpa_flash", "paged_decode", "cuda", sm=90) == Absent("sdpa_flash", "reads no block table")
     assert find("flex_attention", "backward", "cpu") == Absent("flex_attention", "does no backward on a CPU")
     assert [name for name, found in on_cpu.items() if isinstance(found, Baseline)] == list(ON_CPU)
     assert {name: found.reason for name, found in on_cpu.items() if isinstance(found, Absent)} == {
@@ -183,18 +211,24 @@ def test_installed_tells_the_two_flash_attn_packages_apart(tmp_path: Path, monke
     assert catalog._has_flash_attn()
 
 
-def test_every_baseline_has_its_staged_module() -> None:
+def test_every_baseline_has_its_staged_functions() -> None:
     for name in NAMES:
         baseline = catalog._BY_NAME[name]
         text = (STAGED / f"{baseline.module.replace('.', '/')}.py").read_text()
         for operation in baselines.OPERATIONS:
-            assert f"def {baseline.function(operation)}(" in text
+            there = f"def {baseline.function(operation)}(" in text
+            assert there is (operation in baseline.operations), (name, operation)
 
 
-def test_open_baseline_removes_its_copy_when_closed() -> None:
+def test_open_baseline_outlives_its_workers_and_removes_its_copy_at_the_end() -> None:
     found = find("sdpa_math", "forward", "cpu")
     assert isinstance(found, Baseline)
-    baseline = open_baseline(found, isolation(), "cpu")
-    assert (baseline._copy.path / "peers" / "sdpa_math.py").is_file()
-    baseline.close()
-    assert not baseline._copy.path.exists()
+    with open_baseline(found, isolation(), "cpu") as baseline:
+        copy = baseline._copy.path
+        baseline.close()
+        assert (copy / "peers" / "sdpa_math.py").is_file()
+    assert not copy.exists()
+    forgotten = open_baseline(found, isolation(), "cpu")
+    copy = forgotten._copy.path
+    del forgotten
+    assert not copy.exists()

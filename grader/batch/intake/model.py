@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -37,15 +36,13 @@ class Found:
     refused: str = ""
 
 
-class Roster(Protocol):
-    """Who is in the class, as far as intake needs to know."""
-
-    def student_of(self, name: str) -> str | None:
-        """The student whom a folder, a Canvas id, a Gradescope id or an e-mail address names; None when unknown."""
-
-    def members_of(self, name: str) -> tuple[str, ...]:
-        """The students of the group that a folder or an LMS names; empty when it's no group."""
-
-
 class RefusedError(Exception):
     """A submission can't be taken; the message says why, for the instructor and the student."""
+
+
+class UnsafeError(RefusedError):
+    """Something was handed in that no honest tool makes; nothing of that submission is graded."""
+
+
+class UnreadableError(RefusedError):
+    """An archive is damaged, encrypted or of a format that isn't read; what lies beside it may still be graded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,8 +11,12 @@ from pathlib import Path
 
 from grader.batch.intake.model import RefusedError
 from grader.batch.intake.names import is_junk
+from grader.errors import InfrastructureError
 from grader.sandbox.stage import MAX_ENTRIES
 from grader.sandbox.tree import Notes, entries, open_regular
+
+MACHINE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO})
+"""What says something of this machine, never of a submission."""
 
 
 @dataclass(frozen=True)
@@ -88,3 +93,15 @@ def opened(place: Place) -> Iterator[tuple[int, int]]:
         for fd in reversed(held):
             with suppress(OSError):
                 os.close(fd)
+
+
+def blame_the_machine(error: OSError, where: Path) -> None:
+    """Raise what is no student's fault; return for what is.
+
+    Raises:
+        InfrastructureError: the disk is full, read-only or broken, or descriptors ran out.
+    """
+    if error.errno in MACHINE_ERRORS:
+        raise InfrastructureError(
+            f"{where}: the work folder can't be written ({error.strerror}).", hint="Free some space, then --resume."
+        ) from error

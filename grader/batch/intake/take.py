@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 from pathlib import Path
 
 from grader.batch.intake.locate import Located
-from grader.batch.intake.source import Tree, opened
+from grader.batch.intake.source import Tree, blame_the_machine, opened
 from grader.batch.intake.text import mend_text
 from grader.course import Lab
-from grader.errors import InfrastructureError
 from grader.sandbox.stage import MAX_FILE_BYTES, MAX_FILES, MAX_TOTAL_BYTES
 from grader.sandbox.tree import Notes
-
-MACHINE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO})
-"""What says something of this machine, never of a submission."""
-
-
-def blame_the_machine(error: OSError, where: Path) -> None:
-    """Raise what is no student's fault; return for what is.
-
-    Raises:
-        InfrastructureError: the disk is full, read-only or broken, or descriptors ran out.
-    """
-    if error.errno in MACHINE_ERRORS:
-        raise InfrastructureError(
-            f"{where}: the work folder can't be written ({error.strerror}).", hint="Free some space, then --resume."
-        ) from error
 
 
 def take(tree: Tree, located: Located, lab: Lab, target: Path) -> tuple[str, list[str]]:

@@ -39,7 +39,8 @@ class Rules:
         claim_floor: a claimed time under this part of the time from outside is suspect.
         slowed: a baseline slower by this factor beside the submission than alone is suspect.
         max_spread: half an interval's width over its middle, from which the race is noisy.
-        verified: calls of every window whose outputs are checked.
+        alone: windows of the baseline before the submission's worker starts, and after it has ended.
+        verified: calls of every window whose outputs are read. checked: how many of those are checked, by chance.
         memory_part: part of the device's memory that one contestant's inputs and outputs may take.
         max_calls: calls in the largest window.
     """
@@ -55,7 +56,9 @@ class Rules:
     claim_floor: float = 0.8
     slowed: float = 1.25
     max_spread: float = 0.05
+    alone: int = 8
     verified: int = 2
+    checked: int = 32
     memory_part: float = 0.25
     max_calls: int = 512
 

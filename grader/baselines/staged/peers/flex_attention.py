@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from .sdpa import Tensor
+from .sdpa import Tensor, contiguous
 
 
 @functools.cache
@@ -39,5 +39,14 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: flo
         return run(q, k, v, block_mask=blocks, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
 
 
-def decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, *, scale: float | None = None) -> Tensor:
-    return forward(q[:, :, None], k_cache.transpose(1, 2), v_cache.transpose(1, 2), scale=scale)[:, :, 0]
+def decode(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    *,
+    scale: float | None = None,
+) -> Tensor:
+    k, v = (contiguous(cache, q.shape[0]).transpose(1, 2) for cache in (k_cache, v_cache))
+    return forward(q[:, :, None], k, v, scale=scale)[:, :, 0]

@@ -26,7 +26,12 @@ def attention(backend: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale
         )
 
 
+def contiguous(cache: Tensor, batch: int) -> Tensor:
+    """A cache (pages, page_size, kv_heads, head_dim) as (batch, length, kv_heads, head_dim), without a copy."""
+    return cache.view(batch, -1, *cache.shape[2:])
+
+
 def one_row(backend: Any, q: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float | None) -> Tensor:
-    """A decode step over contiguous caches (batch, length, kv_heads, head_dim); q and O (batch, q_heads, head_dim)."""
-    k, v = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
+    """A decode step over caches whose pages are in a row; q and O (batch, q_heads, head_dim)."""
+    k, v = (contiguous(cache, q.shape[0]).transpose(1, 2) for cache in (k_cache, v_cache))
     return attention(backend, q[:, :, None], k, v, False, scale)[:, :, 0]

@@ -11,5 +11,13 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, scale: flo
     return attention(SDPBackend.CUDNN_ATTENTION, q, k, v, causal, scale)
 
 
-def decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, *, scale: float | None = None) -> Tensor:
+def decode(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    *,
+    scale: float | None = None,
+) -> Tensor:
     return one_row(SDPBackend.CUDNN_ATTENTION, q, k_cache, v_cache, scale)
