@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from grader.cli import doctor, hint, labs, profile, run
+from grader.cli import diff, doctor, gradebook, hint, labs, merge_reports, profile, run
 from grader.cli.arguments import rewrite
 from grader.cli.console import forgive_encoding
 from grader.cli.failure import guarded
@@ -23,6 +23,9 @@ app.command("run")(run.run)
 app.command("list")(labs.list_labs)
 app.command("hint")(hint.hint)
 app.command("doctor")(doctor.doctor)
+app.command("gradebook")(gradebook.gradebook)
+app.command("merge-reports")(merge_reports.merge_reports)
+app.command("diff")(diff.diff)
 app.add_typer(profile.app, name="profile")
 
 
