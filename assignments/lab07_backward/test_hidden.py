@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grader.judge import Judge, Submission, attention, check
+from grader.judge import Judge, Submission, attention, check, speed
 from grader.judge.backward import judging
 from grader.judge.backward.artifacts import judge_discerning, judge_seeded, untrue
 from grader.judge.backward.checks import (
@@ -28,8 +28,14 @@ from grader.profiles import load_profile
 from grader.report.model import Diagnosis
 
 COURSE = Path(__file__).resolve().parents[2]
-CARDS = ("a10", "rtx3090", "l4", "a100-80gb", "h100-sxm")
+CARDS = ("a10", "rtx3090", "l4", "h100-sxm")
 RUNS = 20
+LONG = speed.AttentionShape(1, 16, 16, 4096, 4096, 128, "bfloat16")
+TIMED_SHAPES = (
+    LONG,
+    speed.AttentionShape(4, 16, 16, 2048, 2048, 128, "bfloat16", causal=True),
+    speed.AttentionShape(4, 16, 16, 2048, 2048, 64, "float16"),
+)
 
 
 def _backward(submission: Submission, judge: Judge, label: str = "", **options: object) -> None:
@@ -193,8 +199,8 @@ def test_tiles_that_the_mask_hides_are_not_loaded(submission: Submission, judge:
 
 @check("codegen-cards")
 def test_code_for_cards(submission: Submission, judge: Judge) -> None:
-    """head_dim 128, causal, 1024 queries and keys; cards of one capability run the same code."""
-    case = attention.case(judge.rng(), q_len=1024, head_dim=128, causal=True)
+    """head_dim 128 in bfloat16, 1024 queries and keys; cards of one capability run the same code."""
+    case = attention.case(judge.rng(), q_len=1024, head_dim=128, dtype="bfloat16")
     judge_backward_codegen(judge, submission, case, [load_profile(COURSE, name) for name in CARDS])
 
 
@@ -275,11 +281,19 @@ def test_large_shapes(
 
 @check("speed-vs-sdpa")
 def test_speed_against_sdpa_flash(submission: Submission, judge: Judge) -> None:
-    """Ratio of times, interleaved, over shapes that take 0.3 ms or more."""
-    judge.skip("pending")
+    """Ratio of times, interleaved, over shapes that take 0.3 ms or more: the gradients alone, of a call made before."""
+    races = [
+        speed.against(judge, submission, _timed(shape), baseline="sdpa_flash", operation="backward")
+        for shape in TIMED_SHAPES
+    ]
+    speed.settle(judge, races, "SDPA flash's backward over yours")
 
 
 @check("speed-roofline")
 def test_fraction_of_the_roofline(submission: Submission, judge: Judge) -> None:
-    """FLOPs of the backward over its time, over the profile's peak."""
-    judge.skip("pending")
+    """FLOPs of the backward over its time, over the profile's peak, at seqlen 4096 and head_dim 128."""
+    speed.settle(judge, [speed.alone(judge, submission, _timed(LONG))], "of the roofline")
+
+
+def _timed(shape: speed.AttentionShape) -> speed.Workload:
+    return speed.attention(shape, function=judging.DIFFERENTIABLE, mode="backward")

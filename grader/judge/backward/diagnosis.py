@@ -7,11 +7,12 @@ said.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from grader.judge.backward.mistakes import CATALOGUE, GradientMistake
+from grader.judge.backward.mistakes import CATALOGUE, EXACT, GradientMistake
 from grader.judge.backward.steps import Backward, Steps, compute
 from grader.judge.compare import misplaced
 from grader.judge.gradients import GradientBounds, Gradients, output_and_lse
@@ -26,6 +27,8 @@ MARGIN = 3.0
 """The best explanation must be this many times closer than the next one of another kind."""
 
 PATTERNS = {
+    "strides-of-another": "Your gradients equal those with dO or O read at the strides of another tensor, or as if it "
+    "were contiguous: both have strides of their own.",
     "gradient-zeros": "A gradient is all zeros: it was never computed, or never stored.",
     "gradient-unwritten": "Parts of a gradient were never written: the grid must cover every tile of every head.",
     "masked-row-nan": "Rows that see no key make your gradients NaN: their LSE is -inf, and -inf - (-inf) is NaN. "
@@ -40,10 +43,16 @@ class _Match:
     distance: float
 
 
-def diagnose(case: AttentionCase, grad_o: Array, bounds: GradientBounds, found: Gradients) -> Diagnosis | None:
-    """The known mistake that explains `found`; None when there is none, or no single one."""
+def diagnose(
+    case: AttentionCase, grad_o: Array, bounds: GradientBounds, found: Gradients, misread: Sequence[Backward] = ()
+) -> Diagnosis | None:
+    """The known mistake that explains `found`; None when there is none, or no single one.
+
+    Args:
+        misread: the problem as a kernel sees it that reads dO or O at wrong strides.
+    """
     wrong = list(dict.fromkeys(breach.tensor for breach in bounds.breaches(found)))
-    pattern = _pattern(case, bounds, found, wrong)
+    pattern = _misread(bounds, found, wrong, misread) or _pattern(case, bounds, found, wrong)
     if pattern:
         return Diagnosis(id=pattern, text=PATTERNS[pattern])
     best = _choose(_matches(case, grad_o, bounds, found, wrong))
@@ -64,6 +73,15 @@ def _pattern(case: AttentionCase, bounds: GradientBounds, found: Gradients, wron
     if not any(np.isnan(values).any() for values in answers.values()):
         return ""
     return "masked-row-nan" if case.causal and case.diagonal < 0 else "gradient-nan"
+
+
+def _misread(bounds: GradientBounds, found: Gradients, wrong: list[str], misread: Sequence[Backward]) -> str:
+    """Whether right steps on misread tensors explain the answer."""
+    for given in misread:
+        wide = replace(given, case=replace(given.case, dtype="float64"))
+        if _distance(bounds, found, compute(wide, EXACT), wrong, noisy=False) is not None:
+            return "strides-of-another"
+    return ""
 
 
 def predict(case: AttentionCase, grad_o: Array, steps: Steps) -> Gradients:

@@ -13,6 +13,7 @@ import numpy as np
 
 from grader.judge import attention, layouts
 from grader.judge.backward.diagnosis import diagnose
+from grader.judge.backward.steps import Backward
 from grader.judge.compare import Breach, absolute_error, misplaced
 from grader.judge.gradients import GradientBounds, Gradients, gradient_bounds, output_and_lse
 from grader.judge.kernel_work import KernelCalling, call_kernel
@@ -152,7 +153,26 @@ def judge_gradients(
         judge.measure(f"{prefix}{name}_error_over_allowed", held.ratio(name, values))
     breaches = held.breaches(found)
     if breaches:
-        judge.fail(prefix + explain(held, found, breaches), diagnosis=diagnose(asked.case, asked.grad_o, held, found))
+        known = diagnose(asked.case, asked.grad_o, held, found, _misread(asked))
+        judge.fail(prefix + explain(held, found, breaches), diagnosis=known)
+
+
+def _misread(asked: Problem) -> list[Backward]:
+    """The problem with dO, or O, read at the strides of q's layout or as contiguous, where that's another layout."""
+    names = dict.fromkeys((asked.case.layouts[0], "contiguous"))
+
+    def reread(values: Array, own: str, name: str) -> Array:
+        other = layouts.LAYOUTS[name]
+        return layouts.reread(values, own, other.strides(values.shape), layouts.LAYOUTS[own].offset)
+
+    found = []
+    for name in names:
+        if asked.grad_layout not in (name, "expanded"):
+            grad_o = reread(asked.grad_o, asked.grad_layout, name)
+            found.append(Backward(asked.case, grad_o, asked.o, asked.lse))
+        if asked.o_layout != name:
+            found.append(Backward(asked.case, asked.grad_o, reread(asked.o, asked.o_layout, name), asked.lse))
+    return found
 
 
 def explain(bounds: GradientBounds, found: Gradients, breaches: list[Breach]) -> str:

@@ -471,8 +471,8 @@ def attention_backward(
     shared = {name: constants[name] for name in ("HEAD_DIM", "BLOCK_D", "OFFSET_DTYPE")}
     strides = (*q.stride(), *k.stride(), *v.stride(), *grad_o.stride())
     with _on_device(q.device):
-        _delta_kernel[(batch * q_heads * triton.cdiv(seq_q, 64),)](
-            o, grad_o, delta, *o.stride(), *grad_o.stride(), q_heads, seq_q, BLOCK_M=64, num_warps=4, **shared
+        _delta_kernel[(batch * q_heads * triton.cdiv(seq_q, 32),)](
+            o, grad_o, delta, *o.stride(), *grad_o.stride(), q_heads, seq_q, BLOCK_M=32, num_warps=4, **shared
         )
         _dk_dv_kernel[(batch * kv_heads * triton.cdiv(seq_k, for_dk_dv.rows),)](
             q, k, v, grad_o, lse, delta, dk, dv, *strides, *dk.stride(),
