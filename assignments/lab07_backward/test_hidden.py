@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from grader.judge import Judge, Submission, attention, check, speed
@@ -58,9 +57,7 @@ def test_gradients_for_every_kind_of_upstream(
 @pytest.mark.parametrize("causal", [False, True])
 def test_ragged_lengths_with_groups(submission: Submission, judge: Judge, causal: bool) -> None:
     """113 queries, 203 keys, four query heads on two kv heads, with and without a mask; two batch entries."""
-    _backward(
-        submission, judge, batch=2, q_heads=2, kv_heads=1, q_len=113, k_len=203, head_dim=32, causal=causal
-    )
+    _backward(submission, judge, batch=2, q_heads=2, kv_heads=1, q_len=113, k_len=203, head_dim=32, causal=causal)
 
 
 @check("mask-alignment")
@@ -148,7 +145,9 @@ def test_float32_is_held_to_float32(submission: Submission, judge: Judge, family
 
 @check("bfloat16")
 @pytest.mark.parametrize(
-    ("q_len", "k_len", "causal"), [(700, 40, False), (40, 700, False), (90, 90, True)], ids=["queries", "keys", "causal"]
+    ("q_len", "k_len", "causal"),
+    [(700, 40, False), (40, 700, False), (90, 90, True)],
+    ids=["queries", "keys", "causal"],
 )
 def test_bfloat16_sums(submission: Submission, judge: Judge, q_len: int, k_len: int, causal: bool) -> None:
     """Hundreds of terms in every sum, in one direction and the other: they are added up in float32."""
@@ -159,8 +158,8 @@ def test_bfloat16_sums(submission: Submission, judge: Judge, q_len: int, k_len: 
 @pytest.mark.parametrize(
     ("layout", "grad_layout", "o_layout"),
     [
-        (("transposed", "contiguous", "padded-rows"), "transposed", "contiguous"),
-        (("contiguous", "seqlen-last", "transposed"), "contiguous", "transposed"),
+        (("contiguous", "padded-rows", "transposed"), "transposed", "contiguous"),
+        (("transposed", "seqlen-last", "contiguous"), "contiguous", "transposed"),
         (("every-other-head", "transposed", "misaligned"), "seqlen-last", "padded-rows"),
     ],
 )
@@ -178,9 +177,7 @@ def test_each_tensor_has_its_own_strides(
 @pytest.mark.parametrize(
     ("q_len", "k_len", "head_dim"), [(50, 70, 32), (50, 40, 80), (33, 50, 96), (1, 77, 64), (50, 1, 64), (1, 1, 128)]
 )
-def test_head_dims_and_single_rows(
-    submission: Submission, judge: Judge, q_len: int, k_len: int, head_dim: int
-) -> None:
+def test_head_dims_and_single_rows(submission: Submission, judge: Judge, q_len: int, k_len: int, head_dim: int) -> None:
     """A small head dimension and two that aren't powers of two; one query, one key, one of each."""
     _backward(submission, judge, q_len=q_len, k_len=k_len, head_dim=head_dim, causal=k_len > 1)
 

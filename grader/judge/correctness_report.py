@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 FORMAT_VERSION = 1
-TENSORS = ("o", "lse", "dq", "dk", "dv")
 MAX_BYTES = 1 << 20
 MAX_ROWS = 1000
 
 TensorName = Literal["o", "lse", "dq", "dk", "dv"]
+TENSORS: tuple[TensorName, ...] = ("o", "lse", "dq", "dk", "dv")
 Verdict = Literal["pass", "fail"]
 Size = Annotated[int, Field(ge=1, le=1 << 30)]
 NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]

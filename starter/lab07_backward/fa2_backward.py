@@ -31,7 +31,7 @@ INT32_LIMIT = 2**31
 
 @triton.jit
 def _forward_kernel():
-    """TODO: one program owns a tile of query rows: O and the LSE (your kernel of lab 06, without the window)."""
+    """TODO: one program owns a tile of query rows: O and the LSE (lab 06, without the window)."""
 
 
 @triton.jit

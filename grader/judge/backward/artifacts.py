@@ -133,12 +133,18 @@ def judge_rerun(judge: Judging, told: Sequence[Row], value: object) -> None:
     for old, new in zip(told, again.rows, strict=True):
         place = words(old.shape)
         if old.verdict != new.verdict:
-            Fault("report-not-reproduced", f"At {place} {REPORT} says {old.verdict}; a new run says {new.verdict}.").raise_by(judge)
+            Fault(
+                "report-not-reproduced", f"At {place} {REPORT} says {old.verdict}; a new run says {new.verdict}."
+            ).raise_by(judge)
         for name in TENSORS:
             then, now = old.errors[name], new.errors[name]
-            assert then is not None and now is not None  # both rows pass
+            assert then is not None  # both rows pass
+            assert now is not None
             small = 0.05 * min(old.tolerances[name], new.tolerances[name])
-            pairs = (("error", max(then, small), max(now, small)), ("tolerance", old.tolerances[name], new.tolerances[name]))
+            pairs = (
+                ("error", max(then, small), max(now, small)),
+                ("tolerance", old.tolerances[name], new.tolerances[name]),
+            )
             for what, first, second in pairs:
                 if not first <= factor * second or not second <= factor * first:
                     Fault(
@@ -165,8 +171,8 @@ def untrue(trial: Trial) -> Fault | None:
             if not any(_near(said, error) for error in true[name]):
                 return Fault(
                     "report-untrue",
-                    f"The harness reports a largest error of {name} that none of the kernel's answers at that shape has. "
-                    "An error is the largest absolute difference to float64 on the same inputs, over all elements.",
+                    f"The harness reports a largest error of {name} that none of the kernel's answers at that shape "
+                    "has. An error is the largest absolute difference to float64 on the same inputs, over all elements.",
                 )
     return None
 
@@ -222,7 +228,9 @@ def judge_tolerances(judge: Judging, notes: bytes | None, report: CorrectnessRep
     for word, meaning in SECTIONS.items():
         body = next((body for heading, body in sections.items() if word in heading), None)
         if body is None:
-            Fault("notes-incomplete", f"{NOTES} has no section whose heading says `{word}` ({meaning}).").raise_by(judge)
+            Fault("notes-incomplete", f"{NOTES} has no section whose heading says `{word}` ({meaning}).").raise_by(
+                judge
+            )
         count = len(set(re.findall(r"[A-Za-z]{3,}", re.sub(r"(?m)^\|.*$|<!--.*?-->", "", body).lower())))
         if count < judge.thresholds["min_words"]:
             Fault(
@@ -249,8 +257,8 @@ def _judge_table(judge: Judging, text: str, report: CorrectnessReport) -> None:
         if number not in lines:
             Fault(
                 "notes-incomplete",
-                f"{NOTES} has no table line for row {number} of {REPORT}: | {number} | {row.shape.dtype} | and the five "
-                "tolerances |; `python validation.py` prints the table.",
+                f"{NOTES} has no table line for row {number} of {REPORT}: | {number} | {row.shape.dtype} | and the "
+                "five tolerances |; `python validation.py` prints the table.",
             ).raise_by(judge)
         dtype, *figures = lines[number]
         wanted = [row.tolerances[name] for name in TENSORS]
@@ -273,6 +281,8 @@ def judge_seeded(judge: Judging, first: Trial, again: Trial, other: Trial) -> No
     """Equal seeds give equal inputs, other seeds others."""
     digests = [{call.digest for call in trial.calls if call.method == "forward"} for trial in (first, again, other)]
     if digests[0] != digests[1]:
-        Fault("seed-ignored", "Two runs with the same shapes and seed give the kernel different inputs.").raise_by(judge)
+        Fault("seed-ignored", "Two runs with the same shapes and seed give the kernel different inputs.").raise_by(
+            judge
+        )
     if digests[0] & digests[2]:
         Fault("seed-ignored", "Runs with different seeds give the kernel the same inputs.").raise_by(judge)

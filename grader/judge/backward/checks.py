@@ -63,8 +63,8 @@ def judge_linear(judge: Judging, case: AttentionCase, once: Gradients, scaled: G
         judge.measure(f"{name}_off_over_ulp", off / allowed if allowed else off)
         if not off <= allowed:
             judge.fail(
-                f"{name} of {factor:g} dO is off by {off:.2e} from {factor:g} times that of dO; scaling by a power of two "
-                f"is exact, so one ulp of the largest value, {allowed:.2e}, is plenty.",
+                f"{name} of {factor:g} dO is off by {off:.2e} from {factor:g} times that of dO; scaling by a power of "
+                f"two is exact, so one ulp of the largest value, {allowed:.2e}, is plenty.",
                 diagnosis=Diagnosis(id="not-linear", text="The gradients aren't linear in dO."),
             )
 
@@ -130,8 +130,8 @@ def require_equal(judge: Judging, first: Gradients, second: Gradients, when: str
         if not np.array_equal(a, b, equal_nan=True):
             differing = float(np.mean(a != b))
             judge.fail(
-                f"{name} has other bits {when}: {differing:.0%} of its numbers differ, by up to {np.abs(a - b).max():.1e}. "
-                "Give each tile of keys to one program, which adds in a fixed order and stores once.",
+                f"{name} has other bits {when}: {differing:.0%} of its numbers differ, by up to "
+                f"{np.abs(a - b).max():.1e}. Give each tile of keys to one program, which adds in a fixed order and stores once.",
                 diagnosis=diagnosis,
             )
 
@@ -171,7 +171,9 @@ def judge_skipped(judge: Judging, causal: Traffic, full: Traffic) -> None:
         )
 
 
-def judge_memoryless(judge: Judging, draw: Callable[[], Problem], run: Callable[[Problem], Gradients], calls: int) -> None:
+def judge_memoryless(
+    judge: Judging, draw: Callable[[], Problem], run: Callable[[Problem], Gradients], calls: int
+) -> None:
     """Several calls at one shape with other values between two with the same: each right, the last as the first."""
     asked = draw()
     first = run(asked)

@@ -81,7 +81,9 @@ class _Endpoint:
         o, lse = self._forward(call)
         return self._answer(call, {"o": o, "lse": lse}, inputs)
 
-    def backward(self, grad_o: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, causal: Any, scale: Any) -> dict[str, Any]:
+    def backward(
+        self, grad_o: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, causal: Any, scale: Any
+    ) -> dict[str, Any]:
         case, inputs = self._case({"q": q, "k": k, "v": v}, causal, scale)
         rest = {"grad_o": (grad_o, case.q.shape), "o": (o, case.q.shape), "lse": (lse, case.q.shape[:3])}
         for name, (value, shape) in rest.items():

@@ -93,17 +93,17 @@ def keys_before(view: RowView, block: int) -> Array:
 
 def base_two_weights(scores: Array, lse: Array) -> Array:
     """exp2 of scores that weren't multiplied by log2 e, with a natural LSE."""
-    return np.exp2(scores - np.where(np.isneginf(lse), 0.0, lse).astype(scores.dtype))
+    return np.asarray(np.exp2(scores - np.where(np.isneginf(lse), 0.0, lse).astype(scores.dtype)))
 
 
 def mixed_base_weights(scores: Array, lse: Array) -> Array:
     """exp2 of scores in base 2 with an LSE that is left in base e."""
-    return np.exp2(scores * LOG2_E - np.where(np.isneginf(lse), 0.0, lse)).astype(scores.dtype)
+    return np.asarray(np.exp2(scores * LOG2_E - np.where(np.isneginf(lse), 0.0, lse)), scores.dtype)
 
 
 def base_e_of_base_two(scores: Array, lse: Array) -> Array:
     """exp of natural scores with an LSE that was brought to base 2."""
-    return np.exp(scores - np.where(np.isneginf(lse), 0.0, lse / LN_2)).astype(scores.dtype)
+    return np.asarray(np.exp(scores - np.where(np.isneginf(lse), 0.0, lse / LN_2)), scores.dtype)
 
 
 def nan_without_keys(scores: Array, lse: Array) -> Array:
@@ -194,8 +194,8 @@ CATALOGUE: tuple[GradientMistake, ...] = (
     ),
     GradientMistake(
         "dk-scale-missing",
-        "Your dK lacks the factor `scale`: dK = scale * dS^T Q. The scale multiplies the scores, so it multiplies their "
-        "derivative too.",
+        "Your dK lacks the factor `scale`: dK = scale * dS^T Q. The scale multiplies the scores, so it multiplies "
+        "their derivative too.",
         (replace(EXACT, dk_scale=one),),
         group="gradient-scale",
     ),

@@ -122,9 +122,7 @@ def _gradient_mistake(mistake_id: str, place: int = 0) -> Make:
 
     def make(rng: np.random.Generator) -> Behaviour:
         forward = honest_forward(honest.Recipe("64 keys"), rng)
-        return Behaviour(
-            forward, lambda given: compute(given, steps if known.shows(given.case) else Steps())
-        )
+        return Behaviour(forward, lambda given: compute(given, steps if known.shows(given.case) else Steps()))
 
     return make
 
@@ -203,7 +201,12 @@ FORWARD = tuple(
         ("forward-off-by-one", "a causal mask off by one", "mask", _forward_mistake("causal-off-by-one")),
         ("forward-no-mask", "no causal mask", "mask", _forward_mistake("causal-ignored")),
         ("forward-unscaled", "scores without the scale", "values", _forward_mistake("scale-missing")),
-        ("forward-default-scale", "the default scale where another is asked", "scale", _forward_mistake("scale-ignored")),
+        (
+            "forward-default-scale",
+            "the default scale where another is asked",
+            "scale",
+            _forward_mistake("scale-ignored"),
+        ),
         ("forward-tail", "padded keys in the row sum", "ragged", _forward_mistake("tail-unmasked", _with_block(32))),
         (
             "forward-no-rescale",
@@ -222,7 +225,12 @@ FORWARD = tuple(
         ("forward-lse-maximum", "the row maximum for an LSE", "lse", _forward_mistake("lse-is-row-max")),
         ("forward-lse-half", "an LSE rounded to float16", "lse", altered(forward=_lse_in_half)),
         ("forward-masked-nan", "NaN in rows that see no key", "masked rows", altered(forward=_masked_output_nan)),
-        ("forward-masked-lse", "a finite LSE in rows that see no key", "masked rows", altered(forward=_masked_lse_finite)),
+        (
+            "forward-masked-lse",
+            "a finite LSE in rows that see no key",
+            "masked rows",
+            altered(forward=_masked_lse_finite),
+        ),
         ("forward-coarse", "weights with four bits of mantissa", "tolerance", altered(forward=_coarse_output)),
     )
 )
@@ -242,7 +250,12 @@ GRADIENTS = tuple(
         ("off-by-one", "a causal mask off by one in the backward", "mask", _gradient_mistake("causal-off-by-one", 1)),
         ("last-head-wins", "dK and dV of the group's last head", "heads", _gradient_mistake("group-not-summed")),
         ("tiled-heads", "dK and dV summed over the wrong heads", "heads", _gradient_mistake("gqa-tiled", 1)),
-        ("mixed-bases", "P from a score in base 2 and an LSE in base e", "values", _gradient_mistake("lse-bases-mixed")),
+        (
+            "mixed-bases",
+            "P from a score in base 2 and an LSE in base e",
+            "values",
+            _gradient_mistake("lse-bases-mixed"),
+        ),
         ("masked-nan", "NaN from rows that see no key", "masked rows", _gradient_mistake("masked-row-nan")),
         (
             "masked-mean",

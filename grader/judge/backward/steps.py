@@ -19,7 +19,7 @@ from grader.judge.precision import Array, round_to
 
 def right_weights(scores: Array, lse: Array) -> Array:
     """exp(scores - LSE), 0 in rows without a key. scores (q_len, k_len), -inf where hidden; lse (q_len, 1)."""
-    return np.exp(scores - np.where(np.isneginf(lse), 0.0, lse).astype(scores.dtype))
+    return np.asarray(np.exp(scores - np.where(np.isneginf(lse), 0.0, lse).astype(scores.dtype)))
 
 
 def right_delta(grad_o: Array, o: Array) -> Array:

@@ -80,9 +80,11 @@ def shapes(rng: np.random.Generator) -> list[ShapeTable]:
         shape(1, (2, 2), (square, square), dtype="float16", causal=False),
         shape(2, (4, 2), (length(18, 40), length(42, 62)), dtype="bfloat16"),
         shape(1, (3, 1), (length(42, 62), length(18, 40)), dtype="float16", head_dim=48),
-        shape(2, (2, 1), (length(18, 40), length(42, 62)), dtype="float32", scale=round(float(rng.uniform(0.3, 0.5)), 3)),
+        shape(
+            2, (2, 1), (length(18, 40), length(42, 62)), dtype="float32", scale=round(float(rng.uniform(0.3, 0.5)), 3)
+        ),
     ]
-    rng.shuffle(found)  # type: ignore[arg-type]
+    rng.shuffle(found)
     return found
 
 
@@ -127,10 +129,10 @@ def _require_asked(report: CorrectnessReport, tables: Sequence[ShapeTable], seed
 
 def missing_calls(trial: Trial, tables: Sequence[ShapeTable]) -> str:
     """Which of the shapes the kernel wasn't run at, forward and backward; empty when it was at all."""
-    arrived = Counter((call.method, repr(sorted(call.shape.items()))) for call in trial.calls)
+    arrived: Counter[tuple[str, str]] = Counter((call.method, repr(sorted(call.shape.items()))) for call in trial.calls)
     for table, row in zip(tables, trial.report.rows if trial.report else (), strict=False):
         for method in METHODS:
-            if not arrived[method, repr(sorted(table.items()))]:  # type: ignore[index]
+            if not arrived[method, repr(sorted(table.items()))]:
                 return f"the kernel's {method} was never called at {words(row.shape)}"
     return ""
 
@@ -151,7 +153,7 @@ def judge_kills(
     known: dict[bytes, Any] = {}
     chosen = [RIGHT[int(place)] for place in rng.choice(len(RIGHT), size=TRIED_RIGHT, replace=False)]
     order = [*chosen, *broken]
-    rng.shuffle(order)  # type: ignore[arg-type]
+    rng.shuffle(order)
     trials = [try_harness(submission, specimen, tables, seed, rng, known) for specimen in order]
     right = [trial for trial in trials if trial.specimen.group == "right"]
     wrong = [trial for trial in trials if trial.specimen.group != "right"]
@@ -174,8 +176,8 @@ def _explain(right: list[Trial], wrong: list[Trial]) -> str:
     missed = [trial for trial in wrong if not trial.refused]
     spurned = [trial for trial in right if not trial.accepted]
     sentences = [
-        f"It accepts {len(right) - len(spurned)} of {len(right)} right kernels and refuses {len(wrong) - len(missed)} of "
-        f"{len(wrong)} broken ones."
+        f"It accepts {len(right) - len(spurned)} of {len(right)} right kernels and refuses {len(wrong) - len(missed)} "
+        f"of {len(wrong)} broken ones."
     ]
     if missed and len(missed) < len(wrong):
         sentences.append(f"Missed: {_listed([trial.specimen.text for trial in missed])}.")

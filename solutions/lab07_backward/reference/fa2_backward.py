@@ -32,7 +32,7 @@ INT32_LIMIT = 2**31
 # BEGIN SOLUTION
 # STARTER: @triton.jit
 # STARTER: def _forward_kernel():
-# STARTER:     """TODO: one program owns a tile of query rows: O and the LSE (your kernel of lab 06, without the window)."""
+# STARTER:     """TODO: one program owns a tile of query rows: O and the LSE (lab 06, without the window)."""
 # STARTER:
 # STARTER:
 # STARTER: @triton.jit

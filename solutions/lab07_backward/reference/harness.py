@@ -28,8 +28,8 @@ FACTOR = 2.0
 ULPS = {"float16": 1.0, "bfloat16": 1.0, "float32": 8.0}
 LSE_FLOOR = 1e-4
 WHY = (
-    "2 x the error of the reference in {dtype} on the same inputs, plus {ulps:g} ulp of {dtype} of the tensor's largest "
-    "value and the float32 rounding of the scores (LSE: 1e-4 and 2 float32 ulp of its largest value)"
+    "2 x the error of the reference in {dtype} on the same inputs, plus {ulps:g} ulp of {dtype} of the tensor's "
+    "largest value and the float32 rounding of the scores (LSE: 1e-4 and 2 float32 ulp of its largest value)"
 )
 
 
@@ -54,7 +54,7 @@ def _mixed(seed: int, shape: Shape) -> int:
 
 
 def _draws(shape: Shape, generator: torch.Generator) -> Iterable[Draw]:
-    """Normal inputs; spread scores with a large gradient in (batch, seqlen, heads, head_dim) memory; rows far below 0."""
+    """Normal inputs; spread scores, a large gradient in (batch, seqlen, heads, head_dim) memory; rows far below 0."""
     dtype, d = DTYPES[shape["dtype"]], shape["head_dim"]
     q_size = (shape["batch"], shape["q_heads"], shape["seq_q"], d)
     kv_size = (shape["batch"], shape["kv_heads"], shape["seq_k"], d)
