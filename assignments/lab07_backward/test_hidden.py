@@ -145,13 +145,17 @@ def test_float32_is_held_to_float32(submission: Submission, judge: Judge, family
 
 @check("bfloat16")
 @pytest.mark.parametrize(
-    ("q_len", "k_len", "causal"),
-    [(700, 40, False), (40, 700, False), (90, 90, True)],
+    "options",
+    [
+        {"q_len": 2048, "k_len": 37, "upstream": "ones"},
+        {"q_len": 40, "k_len": 300, "family": "far-below"},
+        {"q_len": 90, "k_len": 90, "causal": True},
+    ],
     ids=["queries", "keys", "causal"],
 )
-def test_bfloat16_sums(submission: Submission, judge: Judge, q_len: int, k_len: int, causal: bool) -> None:
-    """Hundreds of terms in every sum, in one direction and the other: they are added up in float32."""
-    _backward(submission, judge, dtype="bfloat16", q_heads=1, q_len=q_len, k_len=k_len, head_dim=32, causal=causal)
+def test_bfloat16_sums(submission: Submission, judge: Judge, options: dict[str, object]) -> None:
+    """Sums of many terms of one sign, and of large terms that cancel: they are added up in float32."""
+    _backward(submission, judge, dtype="bfloat16", q_heads=1, head_dim=32, **options)
 
 
 @check("strides")

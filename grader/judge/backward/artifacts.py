@@ -172,7 +172,8 @@ def untrue(trial: Trial) -> Fault | None:
                 return Fault(
                     "report-untrue",
                     f"The harness reports a largest error of {name} that none of the kernel's answers at that shape "
-                    "has. An error is the largest absolute difference to float64 on the same inputs, over all elements.",
+                    "has. An error is the largest absolute difference to float64 on the same inputs, over all "
+                    "elements.",
                 )
     return None
 

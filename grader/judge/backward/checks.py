@@ -131,7 +131,8 @@ def require_equal(judge: Judging, first: Gradients, second: Gradients, when: str
             differing = float(np.mean(a != b))
             judge.fail(
                 f"{name} has other bits {when}: {differing:.0%} of its numbers differ, by up to "
-                f"{np.abs(a - b).max():.1e}. Give each tile of keys to one program, which adds in a fixed order and stores once.",
+                f"{np.abs(a - b).max():.1e}. Give each tile of keys to one program, which adds in a fixed order and "
+                "stores once.",
                 diagnosis=diagnosis,
             )
 
