@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from grader.cli import doctor, hint, labs, profile, run
+from grader.cli import batch, diff, doctor, gradebook, hint, labs, merge, merge_reports, profile, run
 from grader.cli.arguments import rewrite
 from grader.cli.console import forgive_encoding
 from grader.cli.failure import guarded
@@ -20,9 +20,14 @@ app = typer.Typer(
     name="grade", add_completion=False, no_args_is_help=False, rich_markup_mode=None, pretty_exceptions_enable=False
 )
 app.command("run")(run.run)
+app.command("batch")(batch.batch)
+app.command("merge")(merge.merge)
 app.command("list")(labs.list_labs)
 app.command("hint")(hint.hint)
 app.command("doctor")(doctor.doctor)
+app.command("gradebook")(gradebook.gradebook)
+app.command("merge-reports")(merge_reports.merge_reports)
+app.command("diff")(diff.diff)
 app.add_typer(profile.app, name="profile")
 
 
