@@ -9,7 +9,21 @@ from typing import Annotated
 
 import typer
 
-from grader.cli import batch, diff, doctor, gradebook, hint, labs, merge, merge_reports, profile, run
+from grader.cli import (
+    batch,
+    diff,
+    doctor,
+    gradebook,
+    hint,
+    init,
+    labs,
+    merge,
+    merge_reports,
+    profile,
+    release,
+    run,
+    secret,
+)
 from grader.cli.arguments import rewrite
 from grader.cli.console import forgive_encoding
 from grader.cli.failure import guarded
@@ -22,6 +36,8 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("batch")(batch.batch)
 app.command("merge")(merge.merge)
+app.command("init")(init.init)
+app.command("release")(release.release)
 app.command("list")(labs.list_labs)
 app.command("hint")(hint.hint)
 app.command("doctor")(doctor.doctor)
@@ -29,6 +45,7 @@ app.command("gradebook")(gradebook.gradebook)
 app.command("merge-reports")(merge_reports.merge_reports)
 app.command("diff")(diff.diff)
 app.add_typer(profile.app, name="profile")
+app.add_typer(secret.app, name="secret")
 
 
 def _print_version(wanted: bool) -> None:
