@@ -16,14 +16,11 @@ from grader.starter import build_starter
 
 def problems_of(course: Course, lab_id: str) -> Iterator[str]:
     """What keeps one lab from being released, a sentence each. Grades the starter and the reference, on the CPU."""
-    try:
-        yield from _hints(course, lab_id)
-        yield from _files(course, lab_id)
-    except CourseError as error:
-        yield str(error)
-        return
-    yield from _starter(_grade(course, lab_id, course.starter_dir(lab_id)))
-    yield from _reference(_grade(course, lab_id, course.solution_dir(lab_id) / "reference"))
+    for look in (_hints, _files, _starter, _reference):
+        try:
+            yield from look(course, lab_id)
+        except CourseError as error:
+            yield str(error)
 
 
 def _grade(course: Course, lab_id: str, submission: Path) -> Report:
@@ -53,7 +50,8 @@ def _files(course: Course, lab_id: str) -> Iterator[str]:
             yield f"{name} has no mark that it must not be handed out: run `make starters`"
 
 
-def _starter(report: Report) -> Iterator[str]:
+def _starter(course: Course, lab_id: str) -> Iterator[str]:
+    report = _grade(course, lab_id, course.starter_dir(lab_id))
     earned = tally(report.checks).points
     if earned > MAX_STARTER_POINTS:
         yield f"the starter gets {earned:g} points, expected at most {MAX_STARTER_POINTS}"
@@ -64,7 +62,8 @@ def _starter(report: Report) -> Iterator[str]:
             return
 
 
-def _reference(report: Report) -> Iterator[str]:
+def _reference(course: Course, lab_id: str) -> Iterator[str]:
+    report = _grade(course, lab_id, course.solution_dir(lab_id) / "reference")
     total = tally(report.checks)
     if not total.gradable:
         yield "nothing of the reference can be graded here"

@@ -19,6 +19,7 @@ from grader.course import Course
 SHORTEST_LINE = 40
 SHORTEST_ROW = 20
 """Characters from which a line of code, or a row of a table, says where it comes from."""
+MAX_BYTES_BEFORE, MAX_BYTES_BEHIND = 5, 3
 MAX_NESTING = 4
 MAX_UNPACKED_BYTES = 256 << 20
 
@@ -48,6 +49,7 @@ class LeakFinder:
         """`handed_out`: the files that may hold a line which a kept file holds too, because they are meant to."""
         self._marks = {mark_of(name).encode(): name for name in kept_files(course)}
         public = {line for raw in handed_out.values() for line in _lines(raw)}
+        public.update(_starter_lines(course))
         self._lines = {line: name for name, line in _telling_lines(course) if line not in public}
 
     def scan(self, place: str, raw: bytes, depth: int = 0) -> Iterator[Leak]:
@@ -55,7 +57,7 @@ class LeakFinder:
         for mark in dict.fromkeys(MARK.findall(raw)):
             source = self._marks.get(mark, "a file that is no longer there")
             yield Leak(place, source, mark.decode())
-        found = (line for line in dict.fromkeys(_lines(raw)) if line in self._lines)
+        found = (line for line in dict.fromkeys(_possible_lines(raw)) if line in self._lines)
         yield from (Leak(place, self._lines[line], line.decode("utf-8", "replace")) for line in found)
         if depth < MAX_NESTING:
             for inner, content in _inside(place, raw):
@@ -63,8 +65,19 @@ class LeakFinder:
 
 
 def _lines(raw: bytes) -> Iterator[bytes]:
-    """Lines of a text, and of the texts in compiled code, without the blanks around them."""
+    """Lines of a text, without the blanks around them."""
     return (line.strip() for line in _CONTROL.split(raw))
+
+
+def _possible_lines(raw: bytes) -> Iterator[bytes]:
+    """As `_lines`; in compiled code a text has some bytes of its length before it, and others behind."""
+    if b"\0" not in raw:
+        yield from _lines(raw)
+        return
+    for line in _lines(raw):
+        if len(line) >= SHORTEST_ROW:
+            for start in range(MAX_BYTES_BEFORE + 1):
+                yield from (line[start : len(line) - behind].strip() for behind in range(MAX_BYTES_BEHIND + 1))
 
 
 def _telling_lines(course: Course) -> Iterator[tuple[str, bytes]]:
@@ -77,18 +90,31 @@ def _telling_lines(course: Course) -> Iterator[tuple[str, bytes]]:
             yield from ((name, line) for line in list(_lines(raw))[1:] if len(line) >= SHORTEST_ROW)
         elif path.parts[0] == "assignments":
             yield from ((name, line) for line in _lines(raw) if len(line) >= SHORTEST_LINE)
+            # Compiled, a docstring has lost its quotes.
+            yield from ((name, text) for line in _lines(raw) if len(text := line.strip(b'"')) >= SHORTEST_LINE)
         elif path.parts[2] == "reference" and path.suffix != ".png":
             yield from ((name, line) for line in _solution_lines(raw) if len(line) >= SHORTEST_LINE)
 
 
+def _starter_lines(course: Course) -> Iterator[bytes]:
+    """Lines of the references outside of every solution: they become the starters'."""
+    for name in kept_files(course):
+        if PurePosixPath(name).parts[2] == "reference" and takes_mark(name):
+            yield from (line for line, inside in _told_apart((course.root / name).read_bytes()) if not inside)
+
+
 def _solution_lines(raw: bytes) -> Iterator[bytes]:
-    """Lines between the markers, without those that become the starter's."""
+    return (line for line, inside in _told_apart(raw) if inside)
+
+
+def _told_apart(raw: bytes) -> Iterator[tuple[bytes, bool]]:
+    """(line, whether it stands between the markers and doesn't become the starter's)."""
     inside = False
     for line in _lines(raw):
         if b"BEGIN SOLUTION" in line or b"END SOLUTION" in line:
             inside = b"BEGIN SOLUTION" in line
-        elif inside and b"STARTER:" not in line:
-            yield line
+        else:
+            yield line, inside and b"STARTER:" not in line
 
 
 def _inside(place: str, raw: bytes) -> Iterator[tuple[str, bytes]]:
