@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from grader.cli import diff, doctor, gradebook, hint, labs, merge_reports, profile, run
+from grader.cli import diff, doctor, gradebook, hint, labs, merge_reports, profile, run, similar
 from grader.cli.arguments import rewrite
 from grader.cli.console import forgive_encoding
 from grader.cli.failure import guarded
@@ -26,6 +26,7 @@ app.command("doctor")(doctor.doctor)
 app.command("gradebook")(gradebook.gradebook)
 app.command("merge-reports")(merge_reports.merge_reports)
 app.command("diff")(diff.diff)
+app.command("similar")(similar.similar)
 app.add_typer(profile.app, name="profile")
 
 
