@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from grader.cli import diff, doctor, gradebook, hint, labs, merge_reports, profile, run
+from grader.cli import bench, diff, doctor, gradebook, hint, labs, merge_reports, profile, run
 from grader.cli.arguments import rewrite
 from grader.cli.console import forgive_encoding
 from grader.cli.failure import guarded
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("list")(labs.list_labs)
 app.command("hint")(hint.hint)
+app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.command("gradebook")(gradebook.gradebook)
 app.command("merge-reports")(merge_reports.merge_reports)
