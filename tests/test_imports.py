@@ -26,6 +26,8 @@ MAY_IMPORT = {
     "provenance": LEAVES,
     "starter": LEAVES,
     "mutants": LEAVES,
+    "pages": LEAVES | {"profiles"},
+    "leaderboard": LEAVES | {"classroom", "pages"},
     "classroom": LEAVES | {"files"},
     "target": LEAVES | {"profiles", "provenance"},
     "worker": set(),

@@ -87,7 +87,7 @@ def test_run_json_failed_replacement_leaves_no_temporary_file(session, grade, tm
     def refuse(source: str, target: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("grader.cli.output.os.replace", refuse)
+    monkeypatch.setattr("grader.files.os.replace", refuse)
     session.report = all_pass()
     done = grade("lab06", "--json", "result.json")
     assert done.code == 2
