@@ -193,8 +193,12 @@ def load_toml(path: Path, model: type[ModelT]) -> ModelT:
     try:
         return model.model_validate(table)
     except ValidationError as error:
-        problems = "; ".join(_explain(item) for item in error.errors(include_url=False)[:5])
-        raise CourseError(f"{path}: {problems}.") from error
+        raise CourseError(f"{path}: {explain_validation(error)}.") from error
+
+
+def explain_validation(error: ValidationError) -> str:
+    """What is wrong with a table, key by key, for a person; the first five faults."""
+    return "; ".join(_explain(item) for item in error.errors(include_url=False)[:5])
 
 
 def _explain(item: object) -> str:

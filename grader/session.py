@@ -49,6 +49,9 @@ class GradeRequest:
         select: a `-k` expression over check ids and titles; empty for all.
         checks: the ids of the only checks to run, in place of `select`; None for all.
         seeds: key of the random inputs; None for $GRADE_SECRET, or a random one.
+        protect: what no worker may read, besides the course: other submissions, results.
+        time_limit_s: for all checks together; those that it doesn't reach end as `timeout`. None for no limit.
+        patience: calls of one function that may reach their limit before it isn't called any more; None for any number.
     """
 
     course: Course
@@ -61,6 +64,9 @@ class GradeRequest:
     select: str = ""
     checks: frozenset[str] | None = None
     seeds: Seeds | None = None
+    protect: tuple[Path, ...] = ()
+    time_limit_s: float | None = None
+    patience: int | None = None
 
 
 def grade(request: GradeRequest, *, progress: Progress | None = None) -> Report:
@@ -76,7 +82,7 @@ def grade(request: GradeRequest, *, progress: Progress | None = None) -> Report:
     selected = _selected(lab, request)
     seeds = request.seeds or Seeds.from_environment()
     target = choose_target(request.course, lab, request.device, request.profile)
-    isolation = choose_isolation(request.isolation, protect=_protected(request.course))
+    isolation = choose_isolation(request.isolation, protect=protected(request.course, request.protect))
     thresholds = held_to(lab, target.profile)
     with stage(request.submission, lab, request.course.starter_dir(lab.id)) as staged:
         plan = Plan(
@@ -85,7 +91,9 @@ def grade(request: GradeRequest, *, progress: Progress | None = None) -> Report:
             profile=target.profile,
             device=target.device,
             seeds=seeds,
-            open_submission=lambda: Submission(staged, lab, isolation, target.device, target.profile),
+            open_submission=lambda: Submission(
+                staged, lab, isolation, target.device, target.profile, patience=request.patience
+            ),
             thresholds=_by_check(thresholds),
             machine=Machine.look(
                 device=target.device, device_reason=target.reason, gpu_sm=target.gpu_sm, speed=target.speed
@@ -95,6 +103,7 @@ def grade(request: GradeRequest, *, progress: Progress | None = None) -> Report:
             source_lines=_source_lines(staged),
             missing_files=tuple(name for name in lab.files.edit if name not in staged.files),
             log=_logger(),
+            time_limit_s=request.time_limit_s,
             **({"progress": progress} if progress is not None else {}),
         )
         checks = run_checks(plan)
@@ -149,9 +158,9 @@ def _by_check(thresholds: list[Threshold]) -> dict[str, dict[str, float]]:
     return table
 
 
-def _protected(course: Course) -> list[Path]:
+def protected(course: Course, more: tuple[Path, ...] = ()) -> list[Path]:
     """What no worker may read, whatever the isolation level."""
-    paths = [course.root / "assignments", course.root / "solutions"]
+    paths = [course.root / "assignments", course.root / "solutions", *more]
     secret = os.environ.get(SECRET_FILE_VARIABLE)
     if secret:
         paths.append(Path(secret))

@@ -26,6 +26,8 @@ MAY_IMPORT = {
     "provenance": LEAVES,
     "starter": LEAVES,
     "mutants": LEAVES,
+    "pages": LEAVES | {"profiles"},
+    "leaderboard": LEAVES | {"classroom", "pages"},
     "classroom": LEAVES | {"files"},
     "target": LEAVES | {"profiles", "provenance"},
     "worker": set(),
@@ -33,6 +35,8 @@ MAY_IMPORT = {
     "kernels": LEAVES | {"profiles", "worker", "sandbox"},
     "baselines": LEAVES | {"profiles", "sandbox"},
     "judge": LEAVES | {"profiles", "worker", "sandbox", "kernels", "baselines"},
+    "calibration": LEAVES | {"files", "profiles", "provenance", "target", "sandbox", "judge", "session"},
+    "bench": LEAVES | {"files", "profiles", "provenance", "target", "sandbox", "baselines", "judge"},
     "session": LEAVES | {"profiles", "provenance", "target", "sandbox", "judge"},
 }
 """Room → rooms that it may import. A room that isn't here stands above all of these, and no one of them sees it."""

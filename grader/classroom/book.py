@@ -8,8 +8,10 @@ from pathlib import Path
 
 from grader.classroom.decisions import Override, Rubric, read_overrides, read_rubric
 from grader.classroom.gradebook import Row, gradebook
+from grader.classroom.merging import merged, report_sha256, same_work
 from grader.classroom.records import Record, ResultsFolder, results_folder
 from grader.classroom.roster import Roster, read_roster
+from grader.classroom.sources import Source
 from grader.classroom.table import gradebook_csv
 from grader.course import Course
 from grader.errors import CourseError, UsageError
@@ -124,3 +126,49 @@ def elsewhere(folder: ResultsFolder) -> list[Report]:
         except UsageError as error:
             raise UsageError(f"{path}: {error.message}", hint="Remove it and merge its report again.") from error
     return found
+
+
+@dataclass(frozen=True)
+class TakenIn:
+    """What became of one report that was to be merged.
+
+    Attributes:
+        decides: student → checks that it decides.
+        why_not: why nothing comes of it; empty when something does.
+    """
+
+    source: Source
+    decides: dict[str, tuple[str, ...]]
+    why_not: str = ""
+
+
+def take_in(folder: ResultsFolder, records: Sequence[Record], source: Source) -> TakenIn:
+    """Keep a report of another machine beside the records that it belongs to, by the hash of the submission.
+
+    Args:
+        records: those of `folder`.
+
+    Raises:
+        InfrastructureError: the folder can't be written.
+    """
+    report = source.report
+    graded = [(record, record.report) for record in records if record.report is not None]
+    same_files = [
+        (record, own)
+        for record, own in graded
+        if (own.lab.id, own.submission.sha256) == (report.lab.id, report.submission.sha256)
+    ]
+    same = [(record, own) for record, own in same_files if same_work(own, report)]
+    lab, short = report.lab.id[:5], report.submission.sha256[:12]
+    if not same_files:
+        return TakenIn(source, {}, f"no record of {lab} has the submission {short}")
+    if not same:
+        here = same_files[0][1].hashes.lab[:12]
+        return TakenIn(source, {}, f"its {lab} has the hash {report.hashes.lab[:12]}, that of the records is {here}")
+    decides = {record.student: tuple(origin.check for origin in merged(own, [report])[1]) for record, own in same}
+    decides = {student: checks for student, checks in decides.items() if checks}
+    if not decides:
+        return TakenIn(source, {}, "it decides no check that is open here")
+    name = f"{ELSEWHERE_FOLDER}/{report.lab.id}-{short}-{report_sha256(report)[:16]}.json"
+    folder.write_file(name, report_json.dumps(report))
+    return TakenIn(source, decides)

@@ -78,6 +78,9 @@ _STATES: dict[Status, State] = {
     Status.ERROR: "waiting",
 }
 
+OPEN_STATUSES = frozenset(_STATES)
+"""Statuses whose points nobody has decided yet."""
+
 
 def items(report: Report, lab: Lab | None, grade: RubricGrade | None) -> list[Item]:
     """The report's checks, then the lab's rubric; `grade` has what a person gave so far."""

@@ -6,6 +6,7 @@ submission raises, prints or returns arrives here as data only.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grader.course import Lab
 from grader.sandbox.client import WorkerClient
-from grader.sandbox.failures import ContractViolated, SubmissionRaised, WorkerFailure
+from grader.sandbox.failures import ContractViolated, SubmissionRaised, TimedOut, WorkerFailure
 from grader.sandbox.hosting import Hosted, Hosts
 from grader.sandbox.launch import LaunchSpec, launch
 from grader.sandbox.levels import Isolation
@@ -66,6 +67,8 @@ class Submission:
         staged: the submission's folder, as `grader.sandbox.stage.stage` made it.
         device: where tensors live and kernels run; `cpu` runs Triton's kernels in its interpreter.
         target: the hardware profile that captures answer for.
+        patience: how many calls of one function may reach their limit before it isn't called any more; None for any
+            number. A class with a few endless loops in it would otherwise wait for each of them at every check.
 
     Attributes:
         default_timeout_s: limit on a call of the check that is being judged; None for the lab's.
@@ -80,6 +83,7 @@ class Submission:
         target: HardwareProfile | None = None,
         *,
         launcher: Callable[[LaunchSpec], LaunchedWorker] = launch,
+        patience: int | None = None,
     ) -> None:
         self.device: Device = device
         self.lab = lab
@@ -89,6 +93,8 @@ class Submission:
         self._staged = staged
         self._isolation = isolation
         self._launcher = launcher
+        self._patience = patience
+        self._timeouts: Counter[tuple[str, str]] = Counter()
         self._modes: dict[str, _Mode] = {}
         self._profiles: dict[str, HardwareProfile] = {}
         self._module = next((name for name in lab.files.edit if name.endswith(".py")), lab.files.edit[0])
@@ -360,6 +366,9 @@ class Submission:
         mode: str = RUN,
     ) -> dict[str, Any]:
         name = module or self._module
+        timeouts = self._timeouts[name, function]
+        if self._patience is not None and timeouts >= self._patience:
+            raise TimedOut(f"`{function}` didn't answer within its limit {timeouts} times before, so it wasn't called.")
         client = self._ready(mode, name)
         hosts = Hosts()
         body = {
@@ -369,13 +378,17 @@ class Submission:
             "kwargs": {key: hosts.replace(value) for key, value in kwargs.items()},
             "options": options,
         }
-        reply = client.request(
-            "call",
-            body,
-            timeout_s=timeout_s or self.default_timeout_s or self.lab.limits.call_s,
-            doing=f"calling `{function}`",
-            hosts=hosts,
-        )
+        try:
+            reply = client.request(
+                "call",
+                body,
+                timeout_s=timeout_s or self.default_timeout_s or self.lab.limits.call_s,
+                doing=f"calling `{function}`",
+                hosts=hosts,
+            )
+        except TimedOut:
+            self._timeouts[name, function] += 1
+            raise
         if type(reply) is not dict or "value" not in reply:
             raise ContractViolated(f"`{function}` answered without a value.")
         return reply

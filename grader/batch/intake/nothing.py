@@ -22,6 +22,8 @@ def nothing_here(tree: Tree, labs: Sequence[Lab], path: Path) -> str:
         return f"it's a bare git repository{where}, which holds no files as such: clone it and hand in the clone"
     if not names and (path / ".git").exists():
         return f"only the .git of a checkout is there, without its files: expected {wanted}"
+    if not names and tree.notes:
+        return f"nothing in it can be taken: {'; '.join(tree.notes[:MAX_NAMES_TOLD])}; expected {wanted}"
     if not names:
         return f"it's empty, expected {wanted}"
     listed = ", ".join(shown(name) for name in names[:MAX_NAMES_TOLD])

@@ -150,9 +150,7 @@ def judge_speed(judge: Judging, estimates: Mapping[Metric, Interval], said: str)
         CourseError: the check is held to a metric that wasn't measured.
     """
     for metric, estimate in estimates.items():
-        judge.measure(metric, estimate.value)
-        judge.measure(f"{metric}_low", estimate.low)
-        judge.measure(f"{metric}_high", estimate.high)
+        judge.measure(metric, [estimate.value, estimate.low, estimate.high])
     bands = bands_of(judge)
     if bands.metric not in estimates:
         raise CourseError(f"{judge.lab.id}, check {judge.check_id}: held to a {bands.metric}, which isn't measured.")
