@@ -11,18 +11,22 @@ import typer
 
 from grader.cli import (
     batch,
+    bench,
     diff,
     doctor,
+    export,
     gradebook,
     hint,
     init,
     labs,
+    leaderboard,
     merge,
     merge_reports,
     profile,
     release,
     run,
     secret,
+    similar,
 )
 from grader.cli.arguments import rewrite
 from grader.cli.console import forgive_encoding
@@ -40,10 +44,14 @@ app.command("init")(init.init)
 app.command("release")(release.release)
 app.command("list")(labs.list_labs)
 app.command("hint")(hint.hint)
+app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.command("gradebook")(gradebook.gradebook)
 app.command("merge-reports")(merge_reports.merge_reports)
 app.command("diff")(diff.diff)
+app.command("similar")(similar.similar)
+app.command("export")(export.export)
+app.command("leaderboard")(leaderboard.leaderboard)
 app.add_typer(profile.app, name="profile")
 app.add_typer(secret.app, name="secret")
 

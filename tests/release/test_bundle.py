@@ -267,6 +267,8 @@ def test_bundle_installs_into_a_fresh_environment_and_grades(files: dict[str, by
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     site = Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "venv")}))
+    # The old setuptools that comes with pip doesn't know a licence's name; this environment has a newer one.
+    subprocess.run([str(python), "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools"], check=True, timeout=60)
     (site / "libraries.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "GRADE_COURSE")}
     install = [str(python), "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
