@@ -22,6 +22,7 @@ from grader.cli import (
     merge,
     merge_reports,
     profile,
+    replay,
     run,
     similar,
 )
@@ -45,6 +46,7 @@ app.command("gradebook")(gradebook.gradebook)
 app.command("merge-reports")(merge_reports.merge_reports)
 app.command("diff")(diff.diff)
 app.command("similar")(similar.similar)
+app.command("replay")(replay.replay)
 app.command("export")(export.export)
 app.command("leaderboard")(leaderboard.leaderboard)
 app.add_typer(profile.app, name="profile")
