@@ -22,7 +22,9 @@ from grader.cli import (
     merge,
     merge_reports,
     profile,
+    replay,
     run,
+    similar,
 )
 from grader.cli.arguments import rewrite
 from grader.cli.console import forgive_encoding
@@ -43,6 +45,8 @@ app.command("doctor")(doctor.doctor)
 app.command("gradebook")(gradebook.gradebook)
 app.command("merge-reports")(merge_reports.merge_reports)
 app.command("diff")(diff.diff)
+app.command("similar")(similar.similar)
+app.command("replay")(replay.replay)
 app.command("export")(export.export)
 app.command("leaderboard")(leaderboard.leaderboard)
 app.add_typer(profile.app, name="profile")
