@@ -24,6 +24,7 @@ from grader.cli import (
     merge_reports,
     profile,
     release,
+    replay,
     run,
     secret,
     similar,
@@ -50,6 +51,7 @@ app.command("gradebook")(gradebook.gradebook)
 app.command("merge-reports")(merge_reports.merge_reports)
 app.command("diff")(diff.diff)
 app.command("similar")(similar.similar)
+app.command("replay")(replay.replay)
 app.command("export")(export.export)
 app.command("leaderboard")(leaderboard.leaderboard)
 app.add_typer(profile.app, name="profile")
