@@ -21,6 +21,7 @@ from grader.cli import (
     merge,
     merge_reports,
     profile,
+    report,
     run,
 )
 from grader.cli.arguments import rewrite
@@ -42,6 +43,7 @@ app.command("gradebook")(gradebook.gradebook)
 app.command("merge-reports")(merge_reports.merge_reports)
 app.command("diff")(diff.diff)
 app.command("export")(export.export)
+app.command("report")(report.report)
 app.command("leaderboard")(leaderboard.leaderboard)
 app.add_typer(profile.app, name="profile")
 
