@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grader.judge.speed.checks import against, alone, settle
-from grader.judge.speed.model import InputSpec, Race, Rules, Workload
+from grader.judge.speed.model import InputSpec, Mode, Race, Rules, Workload
 from grader.judge.speed.oracles import AttentionRows, AttentionShape, GradientRows, off_by
 from grader.judge.speed.workloads import attention
 
@@ -12,6 +12,7 @@ __all__ = [
     "AttentionShape",
     "GradientRows",
     "InputSpec",
+    "Mode",
     "Race",
     "Rules",
     "Workload",
