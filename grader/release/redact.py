@@ -1,4 +1,4 @@
-"""Takes out of TOML files what says how hidden checks judge: their thresholds, limits and remarks."""
+"""Takes out of TOML files what isn't for students: how hidden checks judge, who got an extension, all remarks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ Keep = Callable[[tuple[str, ...]], bool]
 
 SHOWN_OF_HIDDEN = frozenset({"title", "kind", "points", "hidden", "requires"})
 """What a scorecard needs of a check that isn't there."""
+
+
+def course_keys(path: tuple[str, ...]) -> bool:
+    """For `course.toml`: nothing of how grades are made, which names students who got an extension."""
+    return path[0] != "grading"
 
 
 def lab_keys(lab: Lab) -> Keep:
@@ -68,7 +73,7 @@ def redact(text: str, keep: Keep, name: str) -> str:
         same = False
     if not same:
         raise CourseError(
-            f"{name}: what hidden checks are held to can't be taken out of it.",
+            f"{name}: what isn't for students can't be taken out of it.",
             hint="Write one key a line, each under the header of its own table.",
         )
     return redacted

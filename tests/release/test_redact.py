@@ -9,7 +9,7 @@ import pytest
 
 from grader.course import Course
 from grader.errors import CourseError
-from grader.release.redact import lab_keys, profile_keys, redact
+from grader.release.redact import course_keys, lab_keys, profile_keys, redact
 
 COURSE = Course.find(Path(__file__))
 LAB = COURSE.lab("lab02")
@@ -43,7 +43,7 @@ def test_redact_lab_drops_remarks_and_inner_tables() -> None:
 
 def test_redact_of_what_it_cannot_tell_apart_is_course_error() -> None:
     text = "[checks]\nextreme-rows = { title = 'x', hidden = true, timeout_s = 3 }\n"
-    with pytest.raises(CourseError, match=r"lab\.toml: what hidden checks are held to can't be taken out"):
+    with pytest.raises(CourseError, match=r"lab\.toml: what isn't for students can't be taken out"):
         redact(text, lab_keys(LAB), "lab.toml")
 
 
@@ -55,3 +55,12 @@ def test_redact_of_every_lab_keeps_public_checks_whole(lab_id: str) -> None:
     whole = tomllib.loads(text)["checks"]
     assert list(told) == list(whole)
     assert all(told[check] == whole[check] for check, spec in lab.checks.items() if not spec.hidden)
+
+
+def test_redact_course_drops_extensions_and_policy() -> None:
+    text = (
+        "format_version = 1\n[grading]\nattempts = 3\n[grading.late]\nrate = 0.1\n"
+        "[[grading.extensions]]\nstudent = 's1'\nlab = 'lab02'\nuntil = 2026-11-02T12:00:00\n"
+        "[[grading.extensions]]\nstudent = 's2'\n"
+    )
+    assert redact(text, course_keys, "course.toml") == "format_version = 1\n"
