@@ -51,6 +51,11 @@ def test_conclude_of_an_honest_race_is_never_suspect(noise: str, count: int, cal
         assert found["noisy"] == 0
 
 
+@pytest.mark.parametrize("noise", ["gpu", "hot gpu"])
+def test_conclude_of_an_honest_race_whose_longer_windows_are_slower_is_never_suspect(noise: str) -> None:
+    assert verdicts(NOISES[noise], Runner(1e-3, crowded=1.9), 60)["suspect"] == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", NOISES)
 def test_conclude_of_thousands_of_honest_races_is_never_suspect(noise: str) -> None:
@@ -89,6 +94,8 @@ LIARS = {
     "three quarters": Runner(1e-3, claim=lambda seconds, calls: 0.75 * seconds),
     "a constant": Runner(1e-3, claim=lambda seconds, calls: 0.002),
     "less a constant": Runner(1e-3, claim=lambda seconds, calls: seconds - 0.005),
+    "less a constant, as if longer windows were slower": Runner(1e-3, claim=lambda seconds, calls: seconds - 0.003),
+    "halves short windows only": Runner(1e-3, claim=lambda seconds, calls: seconds / 2 if calls <= 10 else seconds),
     "as if launches were all": Runner(1e-3, claim=lambda seconds, calls: 2e-5 * calls),
     "halves, and answers late": Runner(1e-3, claim=half, late=lambda seconds, calls: seconds if calls <= 10 else 0.0),
     "halves, and is always late": Runner(1e-3, claim=half, late=lambda seconds, calls: 0.1 - seconds),
