@@ -17,13 +17,17 @@ from grader.cli import (
     export,
     gradebook,
     hint,
+    init,
     labs,
     leaderboard,
     merge,
     merge_reports,
     profile,
+    release,
     replay,
+    report,
     run,
+    secret,
     similar,
 )
 from grader.cli.arguments import rewrite
@@ -38,6 +42,8 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("batch")(batch.batch)
 app.command("merge")(merge.merge)
+app.command("init")(init.init)
+app.command("release")(release.release)
 app.command("list")(labs.list_labs)
 app.command("hint")(hint.hint)
 app.command("bench")(bench.bench)
@@ -48,8 +54,10 @@ app.command("diff")(diff.diff)
 app.command("similar")(similar.similar)
 app.command("replay")(replay.replay)
 app.command("export")(export.export)
+app.command("report")(report.report)
 app.command("leaderboard")(leaderboard.leaderboard)
 app.add_typer(profile.app, name="profile")
+app.add_typer(secret.app, name="secret")
 
 
 def _print_version(wanted: bool) -> None:

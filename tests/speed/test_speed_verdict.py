@@ -151,6 +151,13 @@ def test_conclude_of_claims_that_look_low_once_waits_for_more() -> None:
     assert verdict.conclude([attempt] * 3, Alone(), RULES, 0.0)[0] == "suspect"
 
 
+def test_findings_of_a_few_windows_are_never_grave() -> None:
+    few = race_of(claims=[5e-3] * 8, doubles=[20e-3] * 4, outside=5.5e-3)
+    many = race_of(claims=[5e-3] * 20, doubles=[20e-3] * 10, outside=5.5e-3)
+    assert [finding.grave for finding in verdict.findings(few, RULES, 0.0)] == [False]
+    assert [finding.grave for finding in verdict.findings(many, RULES, 0.0)] == [True]
+
+
 def race_of(claims: list[float], doubles: list[float], outside: float) -> Attempt:
     single = tuple(WindowTimes(i // 2, 10, claimed, outside) for i, claimed in enumerate(claims))
     double = tuple(WindowTimes(i, 20, 2 * claims[0], seconds) for i, seconds in enumerate(doubles))

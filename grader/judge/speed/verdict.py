@@ -196,8 +196,9 @@ def _of_contestant(heat: Heat, rules: Rules, floor_s: float) -> list[Finding]:
     view = outside_view(heat, CROSS_CONFIDENCE)
     if view is not None and claim < rules.claim_floor * view.value and not _explained(heat, view, rules):
         seen = f"{view.value * 1e3:.4f} ms ({view.low * 1e3:.4f} to {view.high * 1e3:.4f}) from outside"
-        # Below the lower end too: no noise of ours. Between the two: look again.
-        sure = claim < rules.claim_floor * view.low
+        # Below the lower end too: no noise of ours. Between the two, or with too few windows: look again.
+        enough = 1.0 - 2.0 ** (1 - len(heat.double)) >= CROSS_CONFIDENCE
+        sure = enough and claim < rules.claim_floor * view.low
         kind: Literal["claim", "disturbed"] = "disturbed" if heat.trusted else "claim"
         found.append(Finding(kind, sure and not heat.trusted, f"{claims}, {seen}"))
     return found
