@@ -142,7 +142,6 @@ class _Running:
         if self._request.resume:
             result.rows = [row for row in table.read(self._path, self._plan.lab) if self._same_machine(row)]
             self._tell(f"{len(result.rows)} rows kept from an earlier run")
-        self._look_at_fa1(lanes)
         shapes = list(self.setting.shapes())
         began, done = time.monotonic(), 0
         for number, shape in enumerate(shapes, start=1):
@@ -161,16 +160,16 @@ class _Running:
     def _same_machine(self, row: Row) -> bool:
         return all(row[name] == value for name, value in self._machine().items() if name != "python")
 
-    def _look_at_fa1(self, lanes: Lanes) -> None:
-        """Count the traffic of the provided kernel before a row bears its name."""
-        for lane in lanes.open:
-            if lane.entry.module == fa1.MODULE:
+    def _look_at_fa1(self, entries: list[tuple[Lane, Point]]) -> None:
+        """Count the traffic of the provided kernel before the first row bears its name."""
+        for entry, contestant in ((lane.entry, lane.contestant) for lane, _ in entries):
+            if entry.module == fa1.MODULE and entry.name not in self._notes:
                 try:
-                    self._notes[lane.entry.name] = (
-                        f"{lane.entry.note}, {fa1.verify_traffic(lane.contestant.submission)}"
-                    )
+                    counted = fa1.verify_traffic(contestant.submission)
                 except WorkerFailure as failure:
-                    self._result.failed.append((lane.entry.name, "its traffic", failure.message))
+                    counted = "traffic not counted"
+                    self._result.failed.append((entry.name, "its traffic", failure.message))
+                self._notes[entry.name] = f"{entry.note}, {counted}"
 
     def _entries(self, shape: Shape, lanes: Lanes) -> list[tuple[Lane, Point]]:
         """What is benched at a shape: all lanes but those that the plan leaves out and rows that are there already."""
@@ -187,6 +186,7 @@ class _Running:
         return entries
 
     def _shape(self, position: str, entries: list[tuple[Lane, Point]], lanes: Lanes) -> None:
+        self._look_at_fa1(entries)
         label = entries[0][1].label
         l2_mib = self._profile.l2_mib if self._profile is not None else UNKNOWN_L2_MIB
         rules = GPU_RULES if self._on_gpu else CPU_RULES

@@ -17,13 +17,16 @@ from grader.cli import (
     export,
     gradebook,
     hint,
+    init,
     labs,
     leaderboard,
     merge,
     merge_reports,
     profile,
+    release,
     replay,
     run,
+    secret,
     similar,
 )
 from grader.cli.arguments import rewrite
@@ -38,6 +41,8 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("batch")(batch.batch)
 app.command("merge")(merge.merge)
+app.command("init")(init.init)
+app.command("release")(release.release)
 app.command("list")(labs.list_labs)
 app.command("hint")(hint.hint)
 app.command("bench")(bench.bench)
@@ -50,6 +55,7 @@ app.command("replay")(replay.replay)
 app.command("export")(export.export)
 app.command("leaderboard")(leaderboard.leaderboard)
 app.add_typer(profile.app, name="profile")
+app.add_typer(secret.app, name="secret")
 
 
 def _print_version(wanted: bool) -> None:
