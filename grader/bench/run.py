@@ -33,9 +33,11 @@ from grader.target import Target, choose_target
 Tell = Callable[[str], None]
 
 CSV_NAME, PNG_NAME, JSON_NAME = "benchmark.csv", "benchmark.png", "benchmark.json"
-GPU_RULES = Rules(rounds=10, retries=0, verified=2, checked=24)
-CPU_RULES = Rules(rounds=6, retries=0, verified=1, checked=24, window_s=0.001, warmup=1)
+GPU_RULES = Rules(rounds=10, retries=0, verified=1, checked=6)
+CPU_RULES = Rules(rounds=6, retries=0, verified=1, checked=6, window_s=0.001, warmup=1)
 """In the interpreter a call takes a second: a window is one call, and twelve windows are what a table needs."""
+DECODE_CHECKED = 2
+"""Calls of a decode step that are tested, before the timing and after it: each costs its whole cache in float64."""
 LANES_MEMORY = 0.6
 """Part of the device's memory that all kernels together may take for inputs and outputs: their workers stay open."""
 ON_CPU = "no GPU: Triton's interpreter and CPU code, which says nothing about speed"
@@ -46,7 +48,9 @@ class BenchRequest:
     """What is to be benched and how; the fields are those of `grader.session.GradeRequest`.
 
     Attributes:
-        out: folder for the table and the plot. resume: keep the rows that are there from the same machine.
+        out: folder for the table and the plot.
+        only: names of the kernels; empty for all.
+        resume: keep the rows that are there from the same machine.
     """
 
     course: Course
@@ -57,6 +61,7 @@ class BenchRequest:
     profile: str | None = None
     isolation: str = "auto"
     sweep: Sweep = "full"
+    only: tuple[str, ...] = ()
     resume: bool = False
 
 
@@ -96,7 +101,7 @@ def bench(request: BenchRequest, tell: Tell) -> BenchResult:
         InfrastructureError: the isolation, the device's lock or a worker can't be had.
     """
     lab = request.course.lab(request.lab_id)
-    plan = plan_of(lab.short_id)
+    plan = plan_of(lab.short_id).only(request.only)
     target = choose_target(request.course, lab, request.device, request.profile)
     try:
         request.out.mkdir(parents=True, exist_ok=True)
@@ -147,7 +152,7 @@ class _Running:
         for number, shape in enumerate(shapes, start=1):
             entries = self._entries(shape, lanes)
             if entries:
-                self._shape(f"[{number}/{len(shapes)}]", entries, lanes)
+                self._shape(f"[{number}/{len(shapes)}]", shape, entries, lanes)
                 done += 1
             left = (time.monotonic() - began) / max(done, 1) * (len(shapes) - number)
             if left >= 1 and done:
@@ -185,14 +190,15 @@ class _Running:
                 entries.append((lane, point))
         return entries
 
-    def _shape(self, position: str, entries: list[tuple[Lane, Point]], lanes: Lanes) -> None:
+    def _shape(self, position: str, shape: Shape, entries: list[tuple[Lane, Point]], lanes: Lanes) -> None:
         self._look_at_fa1(entries)
-        label = entries[0][1].label
+        label = shape_label(shape)
         l2_mib = self._profile.l2_mib if self._profile is not None else UNKNOWN_L2_MIB
         rules = GPU_RULES if self._on_gpu else CPU_RULES
+        checked = DECODE_CHECKED if isinstance(shape, DecodeShape) else rules.checked
         part = min(rules.memory_part, LANES_MEMORY / len(lanes.open))
         track = Track(
-            Rules(**(asdict(rules) | {"memory_part": part})),
+            Rules(**(asdict(rules) | {"memory_part": part, "checked": checked})),
             self._memory_bytes,
             int(2 * l2_mib * MIB) if self._on_gpu else MIB,
             lambda point: roofline_s(point.workload, self._profile, self._target.device),

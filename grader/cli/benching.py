@@ -25,6 +25,7 @@ class BenchOptions:
     isolation: str
     out: Path | None
     sweep: Literal["quick", "full"]
+    only: str
     resume: bool
 
 
@@ -54,6 +55,7 @@ def bench_and_show(lab_name: str, options: BenchOptions, *, json_target: str | N
         profile=options.profile,
         isolation=options.isolation,
         sweep=options.sweep,
+        only=tuple(name.strip() for name in options.only.split(",") if name.strip()),
         resume=options.resume,
     )
     result = bench(request, say)

@@ -107,6 +107,14 @@ def test_bench_writes_a_table_that_satisfies_the_labs_own_rules(benched: tuple[P
     judge_plot(Recorder(), "benchmark.png", (folder / "out" / "benchmark.png").read_bytes())  # type: ignore[arg-type]
 
 
+def test_only_keeps_the_kernels_that_were_named() -> None:
+    plan = plan_of("lab08").only(("paged", "sdpa-flash"))
+    assert ([entry.name for entry in plan.entries], plan.own) == (["paged", "sdpa-flash"], ("paged",))
+    assert plan_of("lab06").only(()) == plan_of("lab06")
+    with pytest.raises(UsageError, match="no kernel 'fa3'"):
+        plan_of("lab06").only(("fa2", "fa3"))
+
+
 def test_bench_resume_keeps_the_rows_that_are_there(benched: tuple[Path, Any], tmp_path: Path) -> None:
     folder, (_, first, _) = benched
     (tmp_path / "out").mkdir()
