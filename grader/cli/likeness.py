@@ -65,7 +65,8 @@ def show_similar(options: SimilarOptions) -> int:
             replace_text(out / name, text)
     except OSError as error:
         raise UsageError(f"{out}: cannot be written ({error.strerror}).", hint="Name a folder with -o.") from error
-    console(sys.stdout).print(_table(found))
+    if any(similarity.pairs for similarity in found):
+        console(sys.stdout).print(_table(found))
     told = sum(len(similarity.pairs) + similarity.more for similarity in found)
     say(f"{count(told, 'pair')} alike; side by side in {out / PAGE_FILE}")
     return int(ExitCode.OK)
