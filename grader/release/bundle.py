@@ -49,8 +49,7 @@ def bundle_files(course: Course, lab_ids: Sequence[str]) -> dict[str, bytes]:
     files = {name: _read(course.root / name) for name in _ROOT_FILES}
     files.update(_grader(files["pyproject.toml"]))
     files["README.md"] = _readme(course, lab_ids)
-    settings = _read(course.root / "assignments" / "course.toml").decode()
-    files["assignments/course.toml"] = redact(settings, course_keys, "assignments/course.toml").encode()
+    files["assignments/course.toml"] = _course_toml(course)
     for lab_id in lab_ids:
         files.update(_assignment(course, lab_id))
         files.update({f"starter/{lab_id}/{name}": raw for name, raw in build_starter(course, lab_id).items()})
@@ -147,6 +146,14 @@ def _grader(pyproject: bytes) -> Iterator[tuple[str, bytes]]:
                 hint="Name it under package-data in pyproject.toml, or keep it elsewhere.",
             )
         yield f"grader/{inside.as_posix()}", _read(path)
+
+
+def _course_toml(course: Course) -> bytes:
+    """The course's settings; who has an extension, and why, stays with the instructor."""
+    raw = _read(course.root / "assignments" / "course.toml")
+    if not course.settings.grading.extensions:
+        return raw
+    return redact(raw.decode(), course_keys, "assignments/course.toml").encode()
 
 
 def _assignment(course: Course, lab_id: str) -> Iterator[tuple[str, bytes]]:

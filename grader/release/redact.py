@@ -1,4 +1,4 @@
-"""Takes out of TOML files what isn't for students: how hidden checks judge, who got an extension, all remarks."""
+"""Takes out of TOML files what says how hidden checks judge (thresholds, limits, remarks), and who has more time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,6 @@ Keep = Callable[[tuple[str, ...]], bool]
 
 SHOWN_OF_HIDDEN = frozenset({"title", "kind", "points", "hidden", "requires"})
 """What a scorecard needs of a check that isn't there."""
-
-
-def course_keys(path: tuple[str, ...]) -> bool:
-    """For `course.toml`: nothing of how grades are made, which names students who got an extension."""
-    return path[0] != "grading"
 
 
 def lab_keys(lab: Lab) -> Keep:
@@ -39,6 +34,11 @@ def profile_keys(labs: list[Lab]) -> Keep:
         return not (len(path) > 2 and path[0] == "thresholds" and path[1:3] in hidden)
 
     return keep
+
+
+def course_keys(path: tuple[str, ...]) -> bool:
+    """For `course.toml`: nothing about single students."""
+    return path[:2] != ("grading", "extensions")
 
 
 def redact(text: str, keep: Keep, name: str) -> str:
@@ -73,7 +73,7 @@ def redact(text: str, keep: Keep, name: str) -> str:
         same = False
     if not same:
         raise CourseError(
-            f"{name}: what isn't for students can't be taken out of it.",
+            f"{name}: what students must not see can't be taken out of it.",
             hint="Write one key a line, each under the header of its own table.",
         )
     return redacted
