@@ -83,7 +83,7 @@ def test_scores_depend_on_the_distance_only(submission: Submission, judge: Judge
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_angles_are_float32_at_large_positions(submission: Submission, judge: Judge, dtype: str) -> None:
     """Half-precision x at positions that half precision can't hold."""
-    positions = np.array([[30001, 30002, 65537, 4099]])
+    positions = np.array([[30001, 30002, 61003, 4099]])
     case = rotary.case(judge.rng(), batch=1, seqlen=4, positions=positions, dtype=dtype)
     rotary.judge_rope(judge, case, rotary.run_rope(submission, case))
 
@@ -199,8 +199,8 @@ def test_sequences_that_share_pages(submission: Submission, judge: Judge, splits
     ids=["32", "64", "128"],
 )
 def test_page_sizes_and_tables(submission: Submission, judge: Judge, page_size: int, memory: Memory) -> None:
-    """Pages of 32, 64 and 128 tokens; int64 and int32; a table and lengths that are slices of larger tensors."""
-    _decode(submission, judge, lens=(150, 97), page_size=page_size, memory=memory)
+    """Pages of 32, 64 and 128 tokens, more of them reserved than used; tables and lengths that are slices."""
+    _decode(submission, judge, lens=(150, 97), page_size=page_size, idle=10, memory=memory)
 
 
 @check("many-splits")
@@ -290,12 +290,13 @@ def test_token_by_token_equals_prefill(
 @check("codegen-cards")
 @pytest.mark.parametrize("q_heads", [14, 2])
 def test_code_for_every_card(submission: Submission, judge: Judge, q_heads: int) -> None:
-    """Groups of 7 and of 1, head_dim 128, four splits, for cards of 99, 163 and 227 KB."""
+    """Groups of 7 and of 1, head_dim 128, four splits; the profile's own capability is codegen-profile's."""
     case = cache.case(judge.rng(), lens=(1500, 900), q_heads=q_heads, head_dim=128, num_splits=4)
     call = Launch(
         attending.FUNCTION, cache.to_tensors(case, submission.device), attending.options(case), attending.MODULE
     )
-    profiles = [load_profile(COURSE, name) for name in CARDS]
+    cards = [load_profile(COURSE, name) for name in CARDS]
+    profiles = [card for card in cards if card.sm != judge.profile.sm]
     judge_codegen(judge, submission, call, profiles, tensor_cores=case.group > 1, async_copies=False)
 
 

@@ -44,8 +44,8 @@ def test_decode_over_one_page(submission: Submission, judge: Judge) -> None:
 @check("several-pages")
 @pytest.mark.parametrize("family", ["normal", "rising"])
 def test_decode_over_pages_that_lie_anywhere(submission: Submission, judge: Judge, family: str) -> None:
-    """37, 150 and 96 tokens in pages of 16, in random order, one split."""
-    case = cache.case(judge.rng(), lens=(37, 150, 96), family=family)
+    """150, 37 and 96 tokens in pages of 16, in random order, one split."""
+    case = cache.case(judge.rng(), lens=(150, 37, 96), family=family)
     attending.judge_decode(judge, case, *attending.run_decode(submission, case))
 
 

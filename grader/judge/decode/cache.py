@@ -25,7 +25,7 @@ class DecodeCase:
     Attributes:
         q: (batch, q_heads, head_dim); values representable in `dtype`, held in float64.
         k_cache, v_cache: (pages, page_size, kv_heads, head_dim); slots that no sequence uses hold stale values, or NaN.
-        table: (batch, max_pages) int64; `NO_PAGE` from each sequence's last page on.
+        table: (batch, max_pages) int64; entries that no token needs are `NO_PAGE`, or name a page that no one uses.
         lens: tokens of each sequence.
         dtype: working dtype of q and the caches.
         scale, num_splits: passed to the call unless None.
@@ -114,6 +114,7 @@ def case(
     spare: int = 3,
     room: int = 0,
     shared: int = 0,
+    idle: int = 0,
     scale: float | None = None,
     num_splits: int | None = 1,
 ) -> DecodeCase:
@@ -124,6 +125,7 @@ def case(
         order: where the pages lie: anywhere, or one sequence after the other in ascending order.
         spare: pages that no sequence owns.
         room: tokens beyond each length that the table has pages for.
+        idle: further columns of the table; they and what no token needs name a spare page, as when pages are reserved.
         shared: so many first pages of sequence 0 are also the first pages of every other (as far as it has pages).
     """
     longest = max(*lens, 1)
@@ -131,10 +133,14 @@ def case(
     drawn = families.draw(family, rng, shape, dtype)
     table, pages = _allocate(rng, [-(-(n + room) // page_size) for n in lens], order, spare, shared)
     size = (pages, page_size, kv_heads, head_dim)
+    if idle:
+        table = np.pad(table, ((0, 0), (0, idle)), constant_values=NO_PAGE)
+        taken = np.setdiff1d(np.arange(pages), table)
+        table = np.where(table == NO_PAGE, rng.choice(taken, table.shape), table)
     # Stale values are of another size than live ones, so that a single one that's read shows.
-    caches = [round_to(3.0 * rng.standard_normal(size), dtype) for _ in "kv"]
-    made = DecodeCase(drawn.q[:, :, 0], *caches, table, tuple(lens), dtype, scale, num_splits, family)
-    for cache, values in zip(caches, (drawn.k, drawn.v), strict=True):
+    k_cache, v_cache = (round_to(3.0 * rng.standard_normal(size), dtype) for _ in "kv")
+    made = DecodeCase(drawn.q[:, :, 0], k_cache, v_cache, table, tuple(lens), dtype, scale, num_splits, family)
+    for cache, values in ((k_cache, drawn.k), (v_cache, drawn.v)):
         for sequence in reversed(range(len(lens))):  # what is shared holds the first sequence's tokens
             at, slot = made.place(table[sequence], np.arange(lens[sequence]))
             cache[at, slot] = np.swapaxes(values[sequence], 0, 1)[: lens[sequence]]

@@ -19,8 +19,8 @@ from grader.judge.precision import Array
 from grader.judge.tolerance import ForwardBounds
 from grader.report.model import Diagnosis
 
-Answer = tuple[Array, Array]
-"""(O, LSE) of one sequence: (q_heads, head_dim) and (q_heads,). An LSE of NaN says nothing."""
+Answer = tuple[Array, Array | None]
+"""(O, LSE) of one sequence: (q_heads, head_dim) and (q_heads,). An LSE of None says nothing."""
 Variant = Callable[[DecodeCase, int], Answer]
 
 SLACK = 3.0
@@ -91,11 +91,10 @@ def surviving(case: DecodeCase, mistake_id: str, sequences: list[Sequence]) -> i
     )
 
 
-def _breaks(sequence: Sequence, o: Array, lse: Array) -> bool:
+def _breaks(sequence: Sequence, o: Array, lse: Array | None) -> bool:
     if sequence.bounds is None:
-        return bool(o.any()) or not bool(np.isneginf(lse).all())
-    told = None if np.isnan(lse).all() and not np.isnan(o).any() else lse[:, None]
-    return bool(sequence.bounds.breaches(o[:, None], told))
+        return bool(o.any()) or not (lse is None or bool(np.isneginf(lse).all()))
+    return bool(sequence.bounds.breaches(o[:, None], None if lse is None else lse[:, None]))
 
 
 def _predict(variant: Variant, case: DecodeCase, index: int) -> Answer:
@@ -111,7 +110,7 @@ def _distance(case: DecodeCase, variant: Variant, sequences: list[Sequence]) -> 
         predicted, lse = _predict(variant, case, sequence.index)
         if not np.array_equal(np.isnan(predicted), np.isnan(sequence.o)):
             return None
-        if (np.isnan(sequence.lse) & ~np.isnan(lse)).any():
+        if not _lse_fits(sequence, lse):
             return None
         explains |= bool(sequence.breaches) and _breaks(sequence, predicted, lse)
         finite = ~np.isnan(predicted)
@@ -121,10 +120,23 @@ def _distance(case: DecodeCase, variant: Variant, sequences: list[Sequence]) -> 
         grown = max(1.0, float(np.abs(predicted[finite]).max()) / (float(np.abs(sequence.oracle).max()) or 1.0))
         if away.max() > SLACK * (sequence.allowed or 1e-3) * grown:
             return None
+        if not sequence.breaches or not finite.all():
+            continue  # what is right, or NaN in the predicted places, tells no distance
         near += float(np.square(away).sum())
         far += float(np.square(sequence.o - sequence.oracle)[finite].sum())
     ratio = float(np.sqrt(near / far)) if far else 0.0
     return ratio if explains and ratio <= EXPLAINED else None
+
+
+def _lse_fits(sequence: Sequence, predicted: Array | None) -> bool:
+    """Whether the LSE is the predicted one, as far as the prediction says something."""
+    if predicted is None:
+        return True
+    told = ~np.isnan(predicted)
+    if not np.array_equal(told, ~np.isnan(sequence.lse)):
+        return False
+    allowed = SLACK * (sequence.bounds.lse_allowed if sequence.bounds is not None else 0.0)
+    return bool((absolute_error(sequence.lse[told], predicted[told]) <= allowed).all())
 
 
 # What the mistakes are put together from.
@@ -152,16 +164,16 @@ def _scores(case: DecodeCase, index: int, k: Array) -> Array:
     factor = case.head_dim**-0.5 if case.scale is None else case.scale
     q = case.q[index].reshape(case.kv_heads, case.group, case.head_dim)
     scores = np.einsum("hgd,nhd->hgn", q, k) * factor
-    return scores.reshape(case.q_heads, -1)
+    return np.asarray(scores.reshape(case.q_heads, -1))
 
 
 def _weigh(case: DecodeCase, weights: Array, v: Array) -> Array:
     """weights (q_heads, keys) times V (keys, kv_heads, head_dim)."""
     grouped = weights.reshape(case.kv_heads, case.group, -1)
-    return np.einsum("hgn,nhd->hgd", grouped, v).reshape(case.q_heads, case.head_dim)
+    return np.asarray(np.einsum("hgn,nhd->hgd", grouped, v).reshape(case.q_heads, case.head_dim))
 
 
-def _attend(case: DecodeCase, index: int, k: Array, v: Array) -> Answer:
+def _attend(case: DecodeCase, index: int, k: Array, v: Array) -> tuple[Array, Array]:
     """Attention of a sequence's query over the keys given; 0 and -inf without any."""
     if not len(k):
         return np.zeros((case.q_heads, case.head_dim)), np.full(case.q_heads, -np.inf)
@@ -177,7 +189,7 @@ def _other_table(case: DecodeCase, index: int, row_of: Callable[[DecodeCase, int
 
 
 def _first_row(case: DecodeCase, index: int) -> Array:
-    return case.table[0]
+    return np.asarray(case.table[0])
 
 
 def _from_zero(case: DecodeCase, index: int) -> Array:
@@ -185,11 +197,11 @@ def _from_zero(case: DecodeCase, index: int) -> Array:
 
 
 def _dense(case: DecodeCase, index: int) -> Array:
-    return index * case.table.shape[1] + np.arange(case.table.shape[1])
+    return np.asarray(index * case.table.shape[1] + np.arange(case.table.shape[1]))
 
 
 def _packed(case: DecodeCase, index: int) -> Array:
-    return sum(case.pages_of(i) for i in range(index)) + np.arange(case.table.shape[1])
+    return np.asarray(sum(case.pages_of(i) for i in range(index)) + np.arange(case.table.shape[1]))
 
 
 def _length_moved(case: DecodeCase, index: int, by: int) -> Answer:
@@ -230,16 +242,16 @@ def _poisoned_answer(case: DecodeCase, index: int, of_k: bool) -> Answer:
 
 def _empty_is_nan(case: DecodeCase, index: int) -> Answer:
     o, lse = _attend(case, index, *_walk(case, case.table[index], case.lens[index]))
-    return (o, lse) if case.lens[index] else (np.full_like(o, np.nan), np.full_like(lse, np.nan))
+    return (o, lse) if case.lens[index] else (np.full_like(o, np.nan), None)
 
 
 # Splits. Where a kernel cuts isn't the judge's to know: whole tiles, whole pages or equal runs of keys.
 
 
 def _cuts(case: DecodeCase, length: int, unit: int, floor: bool = False) -> list[tuple[int, int]]:
-    """(start, stop) of each split, in whole units of keys; `floor` loses what doesn't divide."""
+    """(start, stop) of each split, in whole units of keys; `floor` loses the units that don't divide."""
     splits = case.num_splits or 1
-    units = length // unit if floor else -(-length // unit)
+    units = -(-length // unit)
     each = units // splits if floor else -(-units // splits)
     bounds = [min(length, i * each * unit) for i in range(splits + 1)]
     return list(pairwise(bounds))
@@ -254,7 +266,7 @@ def _partials(case: DecodeCase, index: int, cuts: list[tuple[int, int]]) -> tupl
     return np.array([o for o, _ in answers]), np.array([lse for _, lse in answers]), np.array(tops)
 
 
-def _merge(outputs: Array, log_weights: Array) -> Answer:
+def _merge(outputs: Array, log_weights: Array) -> tuple[Array, Array]:
     """The splits' outputs weighted by exp of `log_weights` (splits, q_heads)."""
     top = log_weights.max(axis=0)
     shift = np.where(np.isneginf(top), 0.0, top)
@@ -279,7 +291,7 @@ def _each_unit(merge: Callable[[DecodeCase, int, int], Answer]) -> tuple[Variant
 def _unweighted(case: DecodeCase, index: int, unit: int, empties: bool, average: bool) -> Answer:
     outputs, lses, _ = _partials(case, index, _cuts(case, case.lens[index], unit))
     count = len(outputs) if empties else max(1, int((~np.isneginf(lses[:, 0])).sum()))
-    return outputs.sum(axis=0) / (count if average else 1), np.full(case.q_heads, np.nan)
+    return outputs.sum(axis=0) / (count if average else 1), None
 
 
 def _weights_without_max(case: DecodeCase, index: int, unit: int) -> Answer:
@@ -287,14 +299,14 @@ def _weights_without_max(case: DecodeCase, index: int, unit: int) -> Answer:
     outputs, lses, tops = _partials(case, index, _cuts(case, case.lens[index], unit))
     sums = np.where(np.isneginf(tops), -np.inf, lses - np.where(np.isneginf(tops), 0.0, tops))
     o, _ = _merge(outputs, sums)
-    return o, np.full(case.q_heads, np.nan)
+    return o, None
 
 
 def _weights_in_base(case: DecodeCase, index: int, unit: int, factor: float) -> Answer:
     """Splits weighted by the wrong base's exponential of their LSE."""
     outputs, lses, _ = _partials(case, index, _cuts(case, case.lens[index], unit))
     o, _ = _merge(outputs, lses * factor)
-    return o, np.full(case.q_heads, np.nan)
+    return o, None
 
 
 def _remainder_lost(case: DecodeCase, index: int, unit: int) -> Answer:
@@ -313,7 +325,7 @@ def _empty_split_is_nan(case: DecodeCase, index: int, unit: int) -> Answer:
     cuts = _cuts(case, case.lens[index], unit)
     o, lse = _merge(*_partials(case, index, cuts)[:2])
     hollow = any(a == b for a, b in cuts)
-    return (np.full_like(o, np.nan), np.full_like(lse, np.nan)) if hollow else (o, lse)
+    return (np.full_like(o, np.nan), None) if hollow else (o, lse)
 
 
 def _split(case: DecodeCase) -> bool:
@@ -322,6 +334,10 @@ def _split(case: DecodeCase) -> bool:
 
 def _several(case: DecodeCase) -> bool:
     return case.batch > 1
+
+
+def _has_nan(case: DecodeCase) -> bool:
+    return bool(np.isnan(case.k_cache).any() or np.isnan(case.v_cache).any())
 
 
 CATALOGUE: tuple[Mistake, ...] = (
@@ -346,6 +362,7 @@ CATALOGUE: tuple[Mistake, ...] = (
         "unused-slot-attended",
         "Your output equals attention over slots past the end of the sequence: what stands there is no token of it.",
         (partial(_length_moved, by=1), _whole_pages),
+        lambda case: not _has_nan(case),
     ),
     Mistake(
         "last-page-missed",
@@ -368,11 +385,13 @@ CATALOGUE: tuple[Mistake, ...] = (
         "O and LSE are NaN where unused slots of K hold NaN: mask the scores of slots past the end with -inf by "
         "selection, not by arithmetic.",
         (partial(_poisoned_answer, of_k=True),),
+        _has_nan,
     ),
     Mistake(
         "unused-v-read",
         "O is NaN where unused slots of V hold NaN: their weight is 0, but 0 * NaN is NaN. Load them as zeros.",
         (partial(_poisoned_answer, of_k=False),),
+        _has_nan,
     ),
     Mistake(
         "empty-sequence-nan",
