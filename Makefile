@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "==> making a virtual environment in $(VENV) (once)"
 	@$(PYTHON) -m venv $(VENV)
 	@echo "==> installing the grader, torch, triton and the test tools from constraints.txt (once; about a minute, more on a slow network)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[triton,cuda,plots,notebooks,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[triton,cuda,plots,pages,notebooks,dev]'
 	@touch $(STAMP)
 
 demo: $(STAMP)
@@ -42,6 +42,7 @@ test-all: check
 	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 starters: $(STAMP)
+	@$(BIN)/python -m grader.canary
 	@$(BIN)/python -m grader.starter
 
 bench: $(STAMP)

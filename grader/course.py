@@ -17,13 +17,17 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from grader.errors import CourseError, UsageError
+from grader.grading import Grading
 from grader.report.model import Kind
 
 COURSE_ENVIRONMENT_VARIABLE = "GRADE_COURSE"
 POINTS_PER_LAB = 100
+WORKING_FOLDER = "flash-attn-course"
+"""Where a student works: `grade init` makes it, `grade` looks there first."""
 
 Requirement = Literal["gpu", "sm_90", "flash_attn", "ncu", "triton", "nvrtc", "network", "notebook"]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-/]*$")]
+CheckId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9\-]*$")]
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
@@ -99,12 +103,20 @@ class Limits(_Model):
     output_kib: Annotated[int, Field(gt=0)] = 64
 
 
+class RubricItem(_Model):
+    """One row of `[rubric.<id>]`: points that a person gives after reading the submission."""
+
+    title: str
+    points: Annotated[float, Field(gt=0)]
+
+
 class Lab(_Model):
     """A lab as `lab.toml` declares it.
 
     Attributes:
         runtime: the heaviest library that the worker loads before the submission: `numpy`, `torch` or `triton`.
-        checks: check id → spec, in the order of the scorecard; points add up to 100.
+        checks: check id → spec, in the order of the scorecard.
+        rubric: item id → what a person judges; its points and those of the checks add up to 100.
     """
 
     format_version: Literal[1]
@@ -114,7 +126,8 @@ class Lab(_Model):
     runtime: Literal["numpy", "torch", "triton"]
     files: Files
     limits: Limits = Field(default_factory=Limits)
-    checks: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9\-]*$")], CheckSpec]
+    checks: dict[CheckId, CheckSpec]
+    rubric: dict[CheckId, RubricItem] = Field(default_factory=dict)
 
     @property
     def number(self) -> int:
@@ -127,9 +140,13 @@ class Lab(_Model):
 
     @model_validator(mode="after")
     def _points(self) -> Self:
-        total = sum(check.points for check in self.checks.values())
+        total = sum(check.points for check in self.checks.values()) + sum(item.points for item in self.rubric.values())
         if abs(total - POINTS_PER_LAB) > 1e-9:
-            raise ValueError(f"checks: points add up to {total:g}, expected {POINTS_PER_LAB}")
+            counted = "checks and rubric" if self.rubric else "checks"
+            raise ValueError(f"{counted}: points add up to {total:g}, expected {POINTS_PER_LAB}")
+        both = sorted(set(self.checks) & set(self.rubric))
+        if both:
+            raise ValueError(f"rubric: {both[0]!r} is a check too, expected another name")
         return self
 
 
@@ -138,11 +155,13 @@ class CourseSettings(_Model):
 
     Attributes:
         default_profile: the hardware profile that a run without a GPU is held to.
+        grading: deadlines, late work, attempts; for batches alone.
     """
 
     format_version: Literal[1]
     title: str
     default_profile: str
+    grading: Grading = Field(default_factory=Grading)
 
 
 class Hint(_Model):
@@ -176,8 +195,12 @@ def load_toml(path: Path, model: type[ModelT]) -> ModelT:
     try:
         return model.model_validate(table)
     except ValidationError as error:
-        problems = "; ".join(_explain(item) for item in error.errors(include_url=False)[:5])
-        raise CourseError(f"{path}: {problems}.") from error
+        raise CourseError(f"{path}: {explain_validation(error)}.") from error
+
+
+def explain_validation(error: ValidationError) -> str:
+    """What is wrong with a table, key by key, for a person; the first five faults."""
+    return "; ".join(_explain(item) for item in error.errors(include_url=False)[:5])
 
 
 def _explain(item: object) -> str:

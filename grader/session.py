@@ -17,6 +17,7 @@ from grader.judge.requirements import Machine
 from grader.judge.run import run_checks
 from grader.judge.seeds import SECRET_FILE_VARIABLE, Seeds
 from grader.judge.selection import select
+from grader.judge.speed.bands import is_provisional
 from grader.profiles import HardwareProfile
 from grader.report.model import (
     CheckResult,
@@ -48,6 +49,9 @@ class GradeRequest:
         select: a `-k` expression over check ids and titles; empty for all.
         checks: the ids of the only checks to run, in place of `select`; None for all.
         seeds: key of the random inputs; None for $GRADE_SECRET, or a random one.
+        protect: what no worker may read, besides the course: other submissions, results.
+        time_limit_s: for all checks together; those that it doesn't reach end as `timeout`. None for no limit.
+        patience: calls of one function that may reach their limit before it isn't called any more; None for any number.
     """
 
     course: Course
@@ -60,6 +64,9 @@ class GradeRequest:
     select: str = ""
     checks: frozenset[str] | None = None
     seeds: Seeds | None = None
+    protect: tuple[Path, ...] = ()
+    time_limit_s: float | None = None
+    patience: int | None = None
 
 
 def grade(request: GradeRequest, *, progress: Progress | None = None) -> Report:
@@ -75,7 +82,7 @@ def grade(request: GradeRequest, *, progress: Progress | None = None) -> Report:
     selected = _selected(lab, request)
     seeds = request.seeds or Seeds.from_environment()
     target = choose_target(request.course, lab, request.device, request.profile)
-    isolation = choose_isolation(request.isolation, protect=_protected(request.course))
+    isolation = choose_isolation(request.isolation, protect=protected(request.course, request.protect))
     thresholds = held_to(lab, target.profile)
     with stage(request.submission, lab, request.course.starter_dir(lab.id)) as staged:
         plan = Plan(
@@ -84,7 +91,9 @@ def grade(request: GradeRequest, *, progress: Progress | None = None) -> Report:
             profile=target.profile,
             device=target.device,
             seeds=seeds,
-            open_submission=lambda: Submission(staged, lab, isolation, target.device, target.profile),
+            open_submission=lambda: Submission(
+                staged, lab, isolation, target.device, target.profile, patience=request.patience
+            ),
             thresholds=_by_check(thresholds),
             machine=Machine.look(
                 device=target.device, device_reason=target.reason, gpu_sm=target.gpu_sm, speed=target.speed
@@ -94,6 +103,7 @@ def grade(request: GradeRequest, *, progress: Progress | None = None) -> Report:
             source_lines=_source_lines(staged),
             missing_files=tuple(name for name in lab.files.edit if name not in staged.files),
             log=_logger(),
+            time_limit_s=request.time_limit_s,
             **({"progress": progress} if progress is not None else {}),
         )
         checks = run_checks(plan)
@@ -126,9 +136,19 @@ def held_to(lab: Lab, profile: HardwareProfile) -> list[Threshold]:
     for check_id, spec in lab.checks.items():
         own = profile.thresholds.get(lab.id, {}).get(check_id, {})
         for name, value in (spec.thresholds | own).items():
-            source = f"hardware_profiles/{profile.name}.toml" if name in own else "lab.toml"
-            thresholds.append(Threshold(check=check_id, name=name, value=value, source=source))
+            thresholds.append(
+                Threshold(check=check_id, name=name, value=value, source=_source(lab, check_id, name, profile))
+            )
     return thresholds
+
+
+def _source(lab: Lab, check_id: str, name: str, profile: HardwareProfile) -> str:
+    """Where a number stands; a speed's that nobody measured on this card says so."""
+    if name in profile.thresholds.get(lab.id, {}).get(check_id, {}):
+        return f"hardware_profiles/{profile.name}.toml"
+    if is_provisional(lab.id, check_id, name, profile):
+        return f"{'roofline' if name.endswith('fraction') else 'lab.toml'} (provisional)"
+    return "lab.toml"
 
 
 def _by_check(thresholds: list[Threshold]) -> dict[str, dict[str, float]]:
@@ -138,9 +158,9 @@ def _by_check(thresholds: list[Threshold]) -> dict[str, dict[str, float]]:
     return table
 
 
-def _protected(course: Course) -> list[Path]:
+def protected(course: Course, more: tuple[Path, ...] = ()) -> list[Path]:
     """What no worker may read, whatever the isolation level."""
-    paths = [course.root / "assignments", course.root / "solutions"]
+    paths = [course.root / "assignments", course.root / "solutions", *more]
     secret = os.environ.get(SECRET_FILE_VARIABLE)
     if secret:
         paths.append(Path(secret))

@@ -15,20 +15,29 @@ import grader
 
 PACKAGE = Path(grader.__file__).resolve().parent
 
-LEAVES = {"errors", "course", "report"}
+LEAVES = {"errors", "grading", "course", "report"}
 MAY_IMPORT = {
     "errors": set(),
+    "files": set(),
     "report": {"errors"},
-    "course": {"errors", "report"},
+    "grading": {"errors"},
+    "course": {"errors", "report", "grading"},
     "profiles": LEAVES,
     "provenance": LEAVES,
-    "starter": LEAVES,
+    "canary": LEAVES,
+    "starter": LEAVES | {"canary"},
     "mutants": LEAVES,
+    "pages": LEAVES | {"profiles"},
+    "leaderboard": LEAVES | {"classroom", "pages"},
+    "classroom": LEAVES | {"files"},
     "target": LEAVES | {"profiles", "provenance"},
     "worker": set(),
     "sandbox": LEAVES | {"profiles", "worker"},
     "kernels": LEAVES | {"profiles", "worker", "sandbox"},
-    "judge": LEAVES | {"profiles", "worker", "sandbox", "kernels"},
+    "baselines": LEAVES | {"profiles", "sandbox"},
+    "judge": LEAVES | {"profiles", "worker", "sandbox", "kernels", "baselines"},
+    "calibration": LEAVES | {"files", "profiles", "provenance", "target", "sandbox", "judge", "session"},
+    "bench": LEAVES | {"files", "profiles", "provenance", "target", "sandbox", "baselines", "judge"},
     "session": LEAVES | {"profiles", "provenance", "target", "sandbox", "judge"},
 }
 """Room → rooms that it may import. A room that isn't here stands above all of these, and no one of them sees it."""

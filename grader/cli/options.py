@@ -55,3 +55,15 @@ JsonOption = Annotated[
     ),
 ]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="With every measured value and time.")]
+
+ResultsArgument = Annotated[Path, typer.Argument(metavar="RESULTS", help="The folder that a batch wrote (-o).")]
+RosterOption = Annotated[
+    Path | None, typer.Option("--roster", metavar="FILE", help="Who is in the class; else RESULTS/roster.csv.")
+]
+OverridesOption = Annotated[
+    Path | None,
+    typer.Option("--overrides", metavar="FILE", help="Points that a person decided; else RESULTS/overrides.toml."),
+]
+RubricOption = Annotated[
+    Path | None, typer.Option("--rubric", metavar="FILE", help="Points given by hand; else RESULTS/rubric.toml.")
+]

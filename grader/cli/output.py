@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-import tempfile
 from pathlib import Path
 
 from grader.cli.console import STDOUT
 from grader.errors import UsageError
+from grader.files import replace_text
 
 
 def write_json(text: str, target: str) -> None:
@@ -18,6 +16,11 @@ def write_json(text: str, target: str) -> None:
     Raises:
         UsageError: the place can't be written; names it and the reason.
     """
+    write_text(text, target, option="--json")
+
+
+def write_text(text: str, target: str, *, option: str) -> None:
+    """As `write_json`, for the file that `option` names."""
     if target == STDOUT:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -25,32 +28,31 @@ def write_json(text: str, target: str) -> None:
     path = Path(target)
     try:
         if path.is_dir():
-            raise UsageError(f"--json {target}: that is a folder.", hint=f"Name a file, e.g. {path / 'report.json'}.")
+            raise UsageError(f"{option} {target}: that is a folder.", hint=f"Name a file, e.g. {path / 'report.json'}.")
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")  # a pipe or a device: nothing to replace
         else:
-            _replace(path, text)
+            replace_text(path, text)
     except OSError as error:
         raise UsageError(
-            f"--json {target}: cannot be written ({error.strerror}).", hint="Name a file in a folder you may write to."
+            f"{option} {target}: cannot be written ({error.strerror}).",
+            hint="Name a file in a folder you may write to.",
         ) from error
 
 
-def _replace(path: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=".grade-", dir=path.parent)
+def write_below(folder: Path, name: str, text: str, *, option: str) -> Path:
+    """Write `text` to ``folder/name``, making folders as needed; the path of the file.
+
+    Args:
+        name: relative, its parts made safe by the caller.
+
+    Raises:
+        UsageError: the place can't be written; names it and the reason.
+    """
+    path = folder / name
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        # mkstemp makes it 0600; a report is as readable as any file that the person makes.
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{option} {folder}: cannot be made a folder ({error.strerror}).") from error
+    write_text(text, str(path), option=option)
+    return path

@@ -1,14 +1,15 @@
-"""`grade profile list|show|detect`: the cards that results are held to."""
+"""`grade profile list|show|detect|calibrate|thresholds`: the cards that results are held to."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from grader.cli.options import JsonOption
+from grader.cli.options import JsonOption, LabArgument, ProfileOption
 
-app = typer.Typer(help="Show the hardware profiles and the card of this machine.", rich_markup_mode=None)
+app = typer.Typer(help="Hardware profiles: show them, find this machine's card, measure it.", rich_markup_mode=None)
 
 
 @app.command("list")
@@ -38,3 +39,33 @@ def detect(json: JsonOption = None) -> None:
     from grader.cli.listing import show_detected
 
     raise typer.Exit(show_detected(json_target=json))
+
+
+NameArgument = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="The profile to write; else this card's, or one named after it.")
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Measure and show, write nothing.")]
+
+
+@app.command("calibrate")
+def calibrate(name: NameArgument = None, dry_run: DryRunOption = False, json: JsonOption = None) -> None:
+    """Measure this machine's card (copy bandwidth, GEMM rates, L2 cache) and write its profile."""
+    from grader.cli.calibrating import calibrate_and_show
+
+    raise typer.Exit(calibrate_and_show(name, dry_run=dry_run, json_target=json))
+
+
+@app.command("thresholds")
+def thresholds(
+    lab: LabArgument,
+    submission: Annotated[
+        Path | None, typer.Option("--submission", metavar="DIR", help="Measured in place of the lab's reference.")
+    ] = None,
+    profile: ProfileOption = None,
+    dry_run: DryRunOption = False,
+    json: JsonOption = None,
+) -> None:
+    """Measure a lab's reference on this machine's card and write its speed thresholds into the card's profile."""
+    from grader.cli.calibrating import thresholds_and_show
+
+    raise typer.Exit(thresholds_and_show(lab, submission, profile, dry_run=dry_run, json_target=json))

@@ -38,20 +38,21 @@ class TestOutcome:
         return _PARTIAL if self.partial and self.status is Status.FAIL else _SEVERITY[self.status]
 
 
-_PARTIAL = 2
-_NOISY = 3
+_PARTIAL = 3
+_NOISY = 4
 _SEVERITY = {
     Status.PASS: 0,
     Status.SKIPPED: 1,
+    Status.PENDING: 2,
     Status.NOISY: _NOISY,
-    Status.SUSPECT: 4,
-    Status.FAIL: 5,
-    Status.CONTRACT: 6,
-    Status.TIMEOUT: 7,
-    Status.OOM: 8,
-    Status.CRASH: 9,
+    Status.SUSPECT: 5,
+    Status.FAIL: 6,
+    Status.CONTRACT: 7,
+    Status.TIMEOUT: 8,
+    Status.OOM: 9,
+    Status.CRASH: 10,
     # Last: while the grader itself is at fault nothing about this check is sure.
-    Status.ERROR: 10,
+    Status.ERROR: 11,
 }
 
 

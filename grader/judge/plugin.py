@@ -16,11 +16,14 @@ from grader.judge.outcomes import TestOutcome, combine
 from grader.judge.plan import HIDDEN_FILE, Plan
 from grader.judge.recorder import Judge
 from grader.report.model import Status
+from grader.sandbox.failures import TimedOut
 
 if TYPE_CHECKING:
     from grader.sandbox.submission import Submission
 
 ENGINE: pytest.StashKey[EnginePlugin] = pytest.StashKey()
+SHORTEST_BUDGET_S = 0.1
+"""A timer of zero seconds would never fire."""
 
 
 class EnginePlugin:
@@ -44,6 +47,7 @@ class EnginePlugin:
         self._started: dict[str, float] = {}
         self._ended: set[str] = set()
         self._timeout_s: float | None = None
+        self._deadline: float | None = None
 
     # Collection
 
@@ -140,17 +144,29 @@ class EnginePlugin:
         reason = self.plan.machine.unmet(self._spec(item))
         if reason:
             pytest.skip(reason)
+        limit_s = self.plan.time_limit_s
+        if limit_s is not None:
+            if self._deadline is None:
+                self._deadline = time.monotonic() + limit_s
+            if time.monotonic() >= self._deadline:
+                raise TimedOut(f"Not run: the {limit_s:g} s that all checks together may take were used up before it.")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Any:
         try:
-            with guarded(budget_s(self._spec(item), self.plan.lab.limits)):
+            with guarded(self._budget_s(item)):
                 return (yield)
         except Overrun:
             # The worker may be in the middle of an answer that nobody waits for any more.
             if self._submission is not None:
                 self._submission.close()
             raise
+
+    def _budget_s(self, item: pytest.Item) -> float:
+        budget = budget_s(self._spec(item), self.plan.lab.limits)
+        if self._deadline is None:
+            return budget
+        return min(budget, max(self._deadline - time.monotonic(), SHORTEST_BUDGET_S))
 
     def pytest_json_runtest_metadata(self, item: pytest.Item, call: pytest.CallInfo[None]) -> dict[str, str]:
         """Record the outcome as each stage ends; the JSON report gets the check id to reconcile against."""

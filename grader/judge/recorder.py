@@ -20,7 +20,7 @@ class Verdict(Exception):
     """Ends a test with a status; raised by `Judge` only.
 
     Attributes:
-        fraction: part of the points that stays earned, 0 to 1; only `noisy` carries some.
+        fraction: part of the points that stays earned, 0 to 1; only `noisy` and `pending` carry some.
     """
 
     def __init__(
@@ -116,6 +116,10 @@ class Judge:
     def noisy(self, message: str, *, fraction: float = 0.0) -> NoReturn:
         """A measurement straddles its threshold: inconclusive, with the part that its lower end earns."""
         raise Verdict(Status.NOISY, _said(message), fraction=_fraction(fraction))
+
+    def pending(self, message: str, *, fraction: float = 0.0) -> NoReturn:
+        """A threshold that nobody measured on this card was missed: the part that is earned; the rest isn't lost."""
+        raise Verdict(Status.PENDING, _said(message), fraction=_fraction(fraction))
 
     def suspect(self, message: str) -> NoReturn:
         """A measurement cannot be what it says; its points wait for a person."""

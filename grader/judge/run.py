@@ -75,14 +75,14 @@ def _run_pytest(plan: Plan, files: list[Path]) -> tuple[EnginePlugin, Mapping[st
     engine, recorder = EnginePlugin(plan), JSONReport()
     output = io.StringIO()
     arguments = [*_ARGUMENTS, f"--rootdir={plan.tests_dir}", *map(str, files)]
-    with _hermetic(plan.tests_dir), redirect_stdout(output), redirect_stderr(output):
+    with hermetic(plan.tests_dir), redirect_stdout(output), redirect_stderr(output):
         exit_code = int(pytest.main(arguments, plugins=[engine, fixtures, recorder]))
     plan.log(output.getvalue())
     return engine, recorder.report, exit_code
 
 
 @contextmanager
-def _hermetic(tests_dir: Path) -> Iterator[None]:
+def hermetic(tests_dir: Path) -> Iterator[None]:
     """Nothing from the caller's environment steers pytest, and nothing that it loads outlives the run."""
     kept = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(("PYTEST_", "PY_COLORS"))}
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"

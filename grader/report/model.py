@@ -35,7 +35,8 @@ class Status(StrEnum):
     """How a check ended.
 
     `fail` is the submission's doing (a wrong answer, or an exception in its code); `error` is the grader's and
-    costs the student nothing to appeal: a run with an `error` exits with code 3.
+    costs the student nothing to appeal: a run with an `error` exits with code 3. `pending` missed a threshold that
+    nobody has measured on that card: what it earned counts, the rest isn't at stake until somebody has.
     """
 
     PASS = "pass"
@@ -47,11 +48,15 @@ class Status(StrEnum):
     CONTRACT = "contract"
     SUSPECT = "suspect"
     NOISY = "noisy"
+    PENDING = "pending"
     SKIPPED = "skipped"
 
 
 UNGRADED = frozenset({Status.SKIPPED})
 """Statuses whose points were not at stake in this run."""
+
+CARRY_POINTS = frozenset({Status.PASS, Status.FAIL, Status.NOISY, Status.PENDING})
+"""Statuses that may come with points."""
 
 
 class Frozen(BaseModel):
@@ -110,7 +115,7 @@ class CheckResult(Frozen):
             raise ValueError(f"check {self.id}: {self.points} points of {self.max_points}")
         if self.status is Status.PASS and self.points < self.max_points:
             raise ValueError(f"check {self.id}: passed with {self.points} of {self.max_points} points")
-        if self.status not in (Status.PASS, Status.FAIL, Status.NOISY) and self.points:
+        if self.status not in CARRY_POINTS and self.points:
             raise ValueError(f"check {self.id}: status {self.status} cannot carry points")
         if self.status is not Status.PASS and not self.message:
             raise ValueError(f"check {self.id}: status {self.status} needs a message")
@@ -118,7 +123,7 @@ class CheckResult(Frozen):
 
 
 class Tally(Frozen):
-    """Points over a set of checks: `gradable` leaves out what could not run here."""
+    """Points over a set of checks: `gradable` leaves out what could not run here, and what is pending."""
 
     points: float
     gradable: float
@@ -128,11 +133,11 @@ class Tally(Frozen):
 
 
 def tally(checks: list[CheckResult]) -> Tally:
-    """Add up points; skipped checks count towards `total` only."""
+    """Add up points; skipped checks, and what a pending one didn't earn, count towards `total` only."""
     graded = [c for c in checks if c.status not in UNGRADED]
     return Tally(
         points=round(sum(c.points for c in graded), 6),
-        gradable=round(sum(c.max_points for c in graded), 6),
+        gradable=round(sum(c.points if c.status is Status.PENDING else c.max_points for c in graded), 6),
         total=round(sum(c.max_points for c in checks), 6),
         passed=sum(c.status is Status.PASS for c in graded),
         checks=len(checks),

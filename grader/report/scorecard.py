@@ -25,13 +25,21 @@ WIDE = 80
 MAX_PROBLEMS = 8
 MAX_NAMES = 6
 
-_FACES = {Status.PASS: ":)", Status.SKIPPED: ":|", Status.SUSPECT: ":|", Status.NOISY: ":|", Status.ERROR: ":|"}
+_FACES = {
+    Status.PASS: ":)",
+    Status.SKIPPED: ":|",
+    Status.SUSPECT: ":|",
+    Status.NOISY: ":|",
+    Status.PENDING: ":|",
+    Status.ERROR: ":|",
+}
 _WORDS = {Status.SUSPECT: "review"}
 _STYLES = {
     Status.PASS: "green",
     Status.SKIPPED: "dim",
     Status.SUSPECT: "yellow",
     Status.NOISY: "yellow",
+    Status.PENDING: "yellow",
     Status.ERROR: "magenta",
 }
 
@@ -146,7 +154,7 @@ class Scorecard:
             return
         reasons = verdict.skipped_points(selected)
         if all(check.status is Status.SKIPPED for check in selected) and len(reasons) == 1:
-            skipped = f"{title}: {count(len(selected), 'check')} skipped ({next(iter(reasons))})"
+            skipped = f"{title}: {count(len(selected), 'check')} not run here ({next(iter(reasons))})"
             yield Paragraph(Text(skipped, style="bold"), indent=0)
             return
         yield Text(title, style="bold")
@@ -233,7 +241,8 @@ class Scorecard:
             yield "Public checks only: hidden checks decide the rest of the grade."
         if report.seed.source == "random" and report.seed.key:
             yield "Inputs were random; --seed with `seed.key` of the JSON report draws them again."
-        provisional = sum("provisional" in threshold.source for threshold in report.thresholds)
+        ran = {check.id for check in report.checks if check.status is not Status.SKIPPED}
+        provisional = sum("provisional" in t.source for t in report.thresholds if t.check in ran)
         if provisional:
             yield f"{count(provisional, 'threshold')} provisional: not yet measured on this card."
 
@@ -254,7 +263,8 @@ class Scorecard:
 def summary(report: Report) -> str:
     """The result in one line: ``62/70 gradable here, 30 points need a GPU``."""
     score = report.score
-    if not score.gradable:
+    pending = verdict.pending_points(report.checks)
+    if not score.gradable and not pending:
         parts = ["nothing was gradable here"]
     elif score.gradable == score.total:
         parts = [_fraction(score)]
@@ -265,6 +275,8 @@ def summary(report: Report) -> str:
     held = sum(c.max_points for c in report.checks if c.status is Status.SUSPECT)
     if held:
         parts.append(f"{count_points(held)} held until a person has reviewed them")
+    if pending:
+        parts.append(f"{count_points(pending)} pending: nobody has measured this card's thresholds yet")
     undecided = sum(c.max_points for c in report.checks if c.status is Status.ERROR)
     if undecided:
         parts.append(f"{count_points(undecided)} undecided: the grader failed, not you")
@@ -284,6 +296,7 @@ _FIRST_TITLES = {
     Status.ERROR: "The grader failed here, not you",
     Status.SUSPECT: "Needs review by a person",
     Status.NOISY: "Too noisy to decide: run it again",
+    Status.PENDING: "Pending, not lost",
 }
 
 
@@ -307,8 +320,10 @@ def _standing(checks: list[CheckResult]) -> str:
     if not ran:
         return f"none of {count(len(checks), 'check')} run here"
     shown = f"{_fraction(score)} points, {score.passed} of {count(ran, 'check')} passed"
-    missing = score.total - score.gradable
-    return f"{shown}, {count_points(missing)} not run here" if missing > 1e-9 else shown
+    pending = verdict.pending_points(checks)
+    missing = score.total - score.gradable - pending
+    shown += f", {count_points(missing)} not run here" if missing > 1e-9 else ""
+    return f"{shown}, {count_points(pending)} pending" if pending else shown
 
 
 def _names(problem: verdict.Problem) -> str:

@@ -15,8 +15,8 @@ NOT_SELECTED = "not selected"
 
 _UNTROUBLED = frozenset({Status.PASS, Status.SKIPPED})
 
-_STATUS_RANK = {Status.NOISY: 1, Status.SUSPECT: 2, Status.ERROR: 3}
-"""A noisy timing, a held result and the grader's own failure come after anything that the student can mend."""
+_STATUS_RANK = {Status.PENDING: 1, Status.NOISY: 2, Status.SUSPECT: 3, Status.ERROR: 4}
+"""A pending or noisy timing, a held result and the grader's own failure come after anything that can be mended."""
 
 _KIND_RANK = {
     kind: rank
@@ -35,9 +35,14 @@ def exit_code(report: Report) -> ExitCode:
     if any(check.status is Status.ERROR for check in report.checks):
         return ExitCode.INFRASTRUCTURE
     score = report.score
-    if score.gradable <= _EPSILON:
+    if score.gradable <= _EPSILON and not pending_points(report.checks):
         return ExitCode.USAGE
     return ExitCode.OK if score.points >= score.gradable - _EPSILON else ExitCode.POINTS_LOST
+
+
+def pending_points(checks: Iterable[CheckResult]) -> float:
+    """Points that wait until somebody has measured the thresholds of this card."""
+    return round(sum(check.max_points - check.points for check in checks if check.status is Status.PENDING), 6)
 
 
 def is_selected(check: CheckResult) -> bool:

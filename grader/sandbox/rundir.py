@@ -41,6 +41,7 @@ class _Run:
         self.lock_fd = lock_fd
         self.pid = os.getpid()
         self.workers = 0
+        self.removed = False
 
 
 def base_dir() -> Path:
@@ -92,6 +93,20 @@ def new_stage_dir() -> Path:
     return path
 
 
+def sweep() -> None:
+    """Kill and remove what judges that are gone left behind."""
+    _sweep(base_dir())
+
+
+def leave() -> None:
+    """Remove this judge's folder now: for a process that ends without its exit handlers."""
+    global _current
+    with _lock:
+        if _current is not None:
+            _remove(_current)
+            _current = None
+
+
 def _run() -> _Run:
     global _current
     with _lock:
@@ -118,7 +133,8 @@ def _make(base: Path) -> _Run:
 
 def _remove(run: _Run) -> None:
     """At exit: end workers that nobody killed, with their groups, before the record of them goes."""
-    if run.pid == os.getpid():
+    if run.pid == os.getpid() and not run.removed:
+        run.removed = True
         _sweep_run(run.path)
         os.close(run.lock_fd)
 

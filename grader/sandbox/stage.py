@@ -9,28 +9,22 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import stat
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from grader.course import Lab
 from grader.errors import CourseError, UsageError
 from grader.sandbox import rundir
+from grader.sandbox.tree import MAX_NAME_BYTES, Notes, copy_bounded, entries, is_plain, open_regular, shown
 
 MAX_FILE_BYTES = 16 << 20
 MAX_TOTAL_BYTES = 64 << 20
 MAX_FILES = 500
 MAX_ENTRIES = 20_000
-MAX_DEPTH = 8
-MAX_NOTES = 20
-MAX_NAME_BYTES = 200
-CHUNK_BYTES = 1 << 20
 
 HIJACKING_FILES = frozenset({"sitecustomize.py", "usercustomize.py", "conftest.py", "pytest.ini"})
 COMPILED_SUFFIXES = (".pth", ".pyc", ".pyo")
-SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules"})
 LIBRARIES = frozenset({"numpy", "torch", "triton", "ml_dtypes", "pytest", "_pytest", "grader", "grader_worker"})
 
 
@@ -63,38 +57,10 @@ class Staged:
         self.close()
 
 
-class _Notes:
-    """Collects notes; a hostile folder can't make the report endless."""
-
-    def __init__(self) -> None:
-        self._notes: list[str] = []
-        self._more = 0
-
-    def add(self, name: str, why: str) -> None:
-        if len(self._notes) < MAX_NOTES:
-            self._notes.append(f"{shown(name)} was left out: {why}")
-        else:
-            self._more += 1
-
-    def all(self) -> tuple[str, ...]:
-        more = (f"{self._more} more files were left out",) if self._more else ()
-        return (*self._notes, *more)
-
-
-def shown(name: str) -> str:
-    """A file's name, harmless to print: as it is when plain, else its `repr`, shortened."""
-    short = name if len(name) <= MAX_NAME_BYTES else f"{name[:MAX_NAME_BYTES]}…"
-    return short if _is_plain(name) else ascii(short)
-
-
-def _is_plain(name: str) -> bool:
-    return name.isprintable() and not any(0xD800 <= ord(char) < 0xE000 for char in name)
-
-
 def _refusal(name: str, kept: frozenset[str]) -> str:
     """Why a file of this relative name isn't taken, empty when it is."""
     base = name.rpartition("/")[2]
-    if not _is_plain(name) or "\\" in name or len(os.fsencode(base)) > MAX_NAME_BYTES:
+    if not is_plain(name) or "\\" in name or len(os.fsencode(base)) > MAX_NAME_BYTES:
         return "its name has control characters, backslashes or invalid UTF-8, or is too long"
     if name in kept:
         return ""
@@ -108,83 +74,7 @@ def _refusal(name: str, kept: frozenset[str]) -> str:
     return ""
 
 
-def _entries(
-    folder_fd: int, prefix: str, depth: int, notes: _Notes, budget: Iterator[int]
-) -> Iterator[tuple[int, str, str]]:
-    """(descriptor of the folder, base name, relative name) of everything that isn't a folder, sorted.
-
-    Args:
-        budget: one item is taken for each entry, folders included; the walk ends with it.
-    """
-    with os.scandir(folder_fd) as scan:
-        names = sorted(entry.name for entry, _ in zip(scan, budget, strict=False))
-    for base in names:
-        name = f"{prefix}{base}"
-        try:
-            mode = os.stat(base, dir_fd=folder_fd, follow_symlinks=False).st_mode
-        except OSError as error:
-            notes.add(name, f"it can't be looked at ({error.strerror})")
-            continue
-        if not stat.S_ISDIR(mode):
-            yield folder_fd, base, name
-            continue
-        if base.startswith(".") or base in SKIPPED_FOLDERS:
-            continue
-        if depth >= MAX_DEPTH:
-            notes.add(f"{name}/", f"it lies more than {MAX_DEPTH} folders deep")
-            continue
-        try:
-            inner = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder_fd)
-        except OSError as error:
-            notes.add(f"{name}/", f"it can't be opened ({error.strerror})")
-            continue
-        try:
-            yield from _entries(inner, f"{name}/", depth + 1, notes, budget)
-        finally:
-            os.close(inner)
-
-
-def _open_regular(folder_fd: int, base: str) -> tuple[int, int]:
-    """(descriptor, size) of a regular file.
-
-    Raises:
-        ValueError: it's something else (told by the message). OSError: it can't be opened.
-    """
-    mode = os.stat(base, dir_fd=folder_fd, follow_symlinks=False).st_mode
-    if stat.S_ISLNK(mode):
-        raise ValueError("it's a symbolic link; put the file itself there")
-    if not stat.S_ISREG(mode):
-        raise ValueError("it's no regular file")
-    # The entry may have been exchanged since: O_NONBLOCK so that a FIFO doesn't stop us, then a look at what we hold.
-    fd = os.open(base, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder_fd)
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(fd)
-        raise ValueError("it's no regular file")
-    return fd, status.st_size
-
-
-def _copy(fd: int, target: Path, limit: int) -> int:
-    """Copy at most `limit` bytes; the number copied.
-
-    Raises:
-        ValueError: there is more; nothing is left at `target`.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    copied = 0
-    with open(target, "wb") as file:
-        while chunk := os.read(fd, CHUNK_BYTES):
-            copied += len(chunk)
-            if copied > limit:
-                break
-            file.write(chunk)
-    if copied > limit:
-        target.unlink()
-        raise ValueError(f"it's larger than {limit >> 20} MiB")
-    return copied
-
-
-def _copy_tree(source_fd: int, target: Path, kept: frozenset[str], notes: _Notes) -> None:
+def _copy_tree(source_fd: int, target: Path, kept: frozenset[str], notes: Notes) -> None:
     """Copy what is taken. Files that the lab asks for come first, so that no heap of others uses up the limits."""
     total = count = 0
 
@@ -197,7 +87,7 @@ def _copy_tree(source_fd: int, target: Path, kept: frozenset[str], notes: _Notes
             notes.add(name, refusal)
             return
         try:
-            fd, size = _open_regular(folder_fd, base)
+            fd, size = open_regular(folder_fd, base)
         except OSError as error:
             notes.add(name, f"it can't be read ({error.strerror})")
             return
@@ -209,7 +99,7 @@ def _copy_tree(source_fd: int, target: Path, kept: frozenset[str], notes: _Notes
                 raise ValueError(f"it's larger than {MAX_FILE_BYTES >> 20} MiB")
             if total + size > MAX_TOTAL_BYTES:
                 raise ValueError(f"all files together are larger than {MAX_TOTAL_BYTES >> 20} MiB")
-            total += _copy(fd, target / name, min(MAX_FILE_BYTES, MAX_TOTAL_BYTES - total))
+            total += copy_bounded(fd, target / name, min(MAX_FILE_BYTES, MAX_TOTAL_BYTES - total))
             count += 1
         except ValueError as error:
             notes.add(name, str(error))
@@ -220,7 +110,7 @@ def _copy_tree(source_fd: int, target: Path, kept: frozenset[str], notes: _Notes
 
     for wanted_first in (True, False):
         budget = iter(range(MAX_ENTRIES))
-        for folder_fd, base, name in _entries(source_fd, "", 1, notes if wanted_first else _Notes(), budget):
+        for folder_fd, base, name in entries(source_fd, "", 1, notes if wanted_first else Notes(), budget):
             hidden = any(part.startswith(".") for part in name.split("/"))
             if (name in kept) == wanted_first and (name in kept or not hidden):
                 take(folder_fd, base, name)
@@ -295,7 +185,7 @@ def stage(submission: Path, lab: Lab, provided_from: Path) -> Staged:
         CourseError: a provided file is missing from the course.
     """
     source_fd = _open_folder(submission)
-    notes = _Notes()
+    notes = Notes()
     staged = Staged(rundir.new_stage_dir(), submission)
     try:
         kept = frozenset((*lab.files.edit, *lab.files.artifacts, *lab.files.provided))

@@ -6,6 +6,7 @@ submission raises, prints or returns arrives here as data only.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grader.course import Lab
 from grader.sandbox.client import WorkerClient
-from grader.sandbox.failures import ContractViolated, SubmissionRaised, WorkerFailure
+from grader.sandbox.failures import ContractViolated, SubmissionRaised, TimedOut, WorkerFailure
 from grader.sandbox.hosting import Hosted, Hosts
 from grader.sandbox.launch import LaunchSpec, launch
 from grader.sandbox.levels import Isolation
 from grader.sandbox.outcomes import Gradients, Measured, Mutated, Traced
+from grader.sandbox.timed import TimedWorker
 from grader.sandbox.worker_process import LaunchedWorker
 from grader.worker.traffic_model import Traffic
 from grader.worker.wire import Tensor
@@ -28,8 +30,10 @@ if TYPE_CHECKING:
 
 Device = Literal["cpu", "cuda"]
 Capture = dict[str, Any]
+TIMING_MODULES = {"numpy": ("timing",), "torch": ("timing", "timing_torch"), "triton": ("timing", "timing_torch")}
 RUN = "run"
 INTERPRET = "interpret"
+TIME = "time"
 CAPTURE_PREFIX = "capture:"
 MAX_ARTIFACT_BYTES = 64 << 20
 POISON_SETTING = "1"
@@ -63,6 +67,8 @@ class Submission:
         staged: the submission's folder, as `grader.sandbox.stage.stage` made it.
         device: where tensors live and kernels run; `cpu` runs Triton's kernels in its interpreter.
         target: the hardware profile that captures answer for.
+        patience: how many calls of one function may reach their limit before it isn't called any more; None for any
+            number. A class with a few endless loops in it would otherwise wait for each of them at every check.
 
     Attributes:
         default_timeout_s: limit on a call of the check that is being judged; None for the lab's.
@@ -77,6 +83,7 @@ class Submission:
         target: HardwareProfile | None = None,
         *,
         launcher: Callable[[LaunchSpec], LaunchedWorker] = launch,
+        patience: int | None = None,
     ) -> None:
         self.device: Device = device
         self.lab = lab
@@ -86,6 +93,8 @@ class Submission:
         self._staged = staged
         self._isolation = isolation
         self._launcher = launcher
+        self._patience = patience
+        self._timeouts: Counter[tuple[str, str]] = Counter()
         self._modes: dict[str, _Mode] = {}
         self._profiles: dict[str, HardwareProfile] = {}
         self._module = next((name for name in lab.files.edit if name.endswith(".py")), lab.files.edit[0])
@@ -109,6 +118,11 @@ class Submission:
     def isolation(self) -> Isolation:
         """The boundary that its workers run behind; compile workers take the same."""
         return self._isolation
+
+    @property
+    def module(self) -> str:
+        """Where functions are looked for unless a call says otherwise: the first file that the student edits."""
+        return self._module
 
     # Calls
 
@@ -298,6 +312,19 @@ class Submission:
             raise ContractViolated(f"The launches of `{function}` were not reported as a table.", phase="compile")
         return captured
 
+    def timed(self, function: str, module: str | None = None) -> TimedWorker:
+        """A fresh worker in which `function` is to be timed; this submission's other workers end, so that nothing of
+        it runs beside.
+
+        Raises:
+            WorkerFailure: the module can't be imported.
+        """
+        self.close()
+        limits = self.lab.limits
+        client = self._ready(TIME, module or self._module)
+        call_s = self.default_timeout_s or limits.call_s
+        return TimedWorker(client, function, timeout_s=call_s, warm_s=max(limits.compile_s, call_s))
+
     def host(self, target: object, methods: tuple[str, ...], attributes: tuple[str, ...] = ()) -> Hosted:
         """Offer an object of the judge's as an argument: its methods are called here, its attributes are copied.
 
@@ -343,6 +370,9 @@ class Submission:
         mode: str = RUN,
     ) -> dict[str, Any]:
         name = module or self._module
+        timeouts = self._timeouts[name, function]
+        if self._patience is not None and timeouts >= self._patience:
+            raise TimedOut(f"`{function}` didn't answer within its limit {timeouts} times before, so it wasn't called.")
         client = self._ready(mode, name)
         hosts = Hosts()
         body = {
@@ -352,13 +382,17 @@ class Submission:
             "kwargs": {key: hosts.replace(value) for key, value in kwargs.items()},
             "options": options,
         }
-        reply = client.request(
-            "call",
-            body,
-            timeout_s=timeout_s or self.default_timeout_s or self.lab.limits.call_s,
-            doing=f"calling `{function}`",
-            hosts=hosts,
-        )
+        try:
+            reply = client.request(
+                "call",
+                body,
+                timeout_s=timeout_s or self.default_timeout_s or self.lab.limits.call_s,
+                doing=f"calling `{function}`",
+                hosts=hosts,
+            )
+        except TimedOut:
+            self._timeouts[name, function] += 1
+            raise
         if type(reply) is not dict or "value" not in reply:
             raise ContractViolated(f"`{function}` answered without a value.")
         return reply
@@ -407,6 +441,9 @@ class Submission:
             # Small products: threads cost more than they bring, most of all while other submissions are graded, and
             # one thread adds in one order on every machine.
             env |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        if name == TIME:
+            del env["MALLOC_PERTURB_"]  # it costs time at every allocation
+            return _Mode(env, device, TIMING_MODULES[self.lab.runtime], target)
         return _Mode(env, device, ("traffic",) if self.lab.runtime == "triton" else (), target)
 
     def _start(self, mode: _Mode) -> WorkerClient:

@@ -5,6 +5,7 @@ Everything that the loop needs is bound before the submission's folder comes on 
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import faulthandler
 import fcntl
@@ -36,6 +37,7 @@ MAX_FAULT_TEXT = 4000
 KEPT_BYTES = 64 << 20
 """The last call's buffers are kept alive up to this size."""
 
+_count_threads = _thread._count
 _exit, _flush_stdout, _flush_stderr = os._exit, sys.stdout.flush, sys.stderr.flush
 _format_exc = traceback.format_exc
 
@@ -68,6 +70,8 @@ class _Worker:
         self._device = "cpu"
         self._submission: Submission | None = None
         self._kept: Arguments | None = None
+        self._timer: Any = None
+        self._threads = 0
         self._stack = contextlib.ExitStack()
         self._handlers = {
             "start": self._start,
@@ -79,6 +83,10 @@ class _Worker:
             "cuda_device": self._cuda_device,
             "cuda_launch": self._cuda_launch,
             "cuda_time": self._cuda_time,
+            "time_open": self._time_open,
+            "time_warm": self._time_warm,
+            "time_window": self._time_window,
+            "time_close": self._time_close,
         }
 
     def serve(self) -> None:
@@ -140,6 +148,7 @@ class _Worker:
         if body["target"] is not None:
             tensors = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "fake"
             self._stack.enter_context(import_module(f"{__package__}.fake_cuda").fake_cuda(body["target"], tensors))
+        self._threads = _count_threads()
         if body["submission"]:
             folder = os.environ[SUBMISSION_VARIABLE]
             self._submission = Submission(folder)
@@ -213,6 +222,30 @@ class _Worker:
 
     def _cuda_time(self, body: dict[str, Any]) -> Any:
         return import_module(f"{__package__}.cuda_launch").time(**body)
+
+    def _time_open(self, body: dict[str, Any]) -> None:
+        self._time_close({})
+        timing = import_module(f"{__package__}.timing")
+        try:
+            function = self._files().function(body.pop("module"), body.pop("function"))
+        except MissingError:
+            raise
+        except Exception as error:  # a module's __getattr__ may do anything
+            raise RaisedError from error
+        self._timer = timing.open_timer(
+            function, body, runtime=self._runtime, device=self._device, threads=self._threads
+        )
+
+    def _time_warm(self, body: dict[str, Any]) -> Any:
+        return self._timer.warm(**body)
+
+    def _time_window(self, body: dict[str, Any]) -> Any:
+        return self._timer.window(**body)
+
+    def _time_close(self, body: dict[str, Any]) -> None:
+        if self._timer is not None:
+            self._timer.close()
+            self._timer = None
 
     def _files(self) -> Submission:
         if self._submission is None:

@@ -189,6 +189,7 @@ def test_small(judge, part):
         ('judge.contract("a list, expected an array")', Status.CONTRACT, 0),
         ('judge.suspect("faster than the roofline")', Status.SUSPECT, 0),
         ('judge.noisy("the interval straddles 1.0", fraction=0.5)', Status.NOISY, 20),
+        ('judge.pending("nobody has measured this card", fraction=0.25)', Status.PENDING, 10),
         ('judge.skip("no threshold for this card yet")', Status.SKIPPED, 0),
         ('pytest.fail("said by pytest")', Status.FAIL, 0),
         ('judge.fail("")', Status.ERROR, 0),

@@ -136,6 +136,16 @@ def test_scorecard_suspect_reads_as_review_and_never_accuses() -> None:
     assert "10 points held until a person has reviewed them" in text
 
 
+def test_scorecard_pending_is_not_lost() -> None:
+    message = "0.250 of the roofline; all points from 0.4. Pending, not lost."
+    text = render(report(outcomes(speed_sdpa={"status": Status.PENDING, "points": 5.0, "message": message})))
+    assert "85/85 gradable here, 15 points pending: nobody has measured this card's thresholds yet" in " ".join(
+        text.split()
+    )
+    assert "Fix this first" not in text
+    assert "15 points pending" in text
+
+
 def test_scorecard_error_is_called_the_graders() -> None:
     text = render(report(outcomes(forward={"status": Status.ERROR, "message": "no result came back"})))
     assert "The grader failed here, not you" in text

@@ -10,7 +10,9 @@ from grader.report.verdict import by_kind, exception_site, exit_code, problems, 
 FAIL = {"status": Status.FAIL, "message": "wrong"}
 
 
-@pytest.mark.parametrize("status", [s for s in Status if s not in (Status.PASS, Status.SKIPPED, Status.ERROR)])
+@pytest.mark.parametrize(
+    "status", [s for s in Status if s not in (Status.PASS, Status.SKIPPED, Status.PENDING, Status.ERROR)]
+)
 def test_exit_code_any_lost_point_is_1(status: Status) -> None:
     assert exit_code(report(outcomes(forward={"status": status, "message": "m"}))) is ExitCode.POINTS_LOST
 

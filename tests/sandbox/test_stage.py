@@ -13,7 +13,9 @@ from grader.course import CheckSpec, Files, Lab
 from grader.errors import CourseError, UsageError
 from grader.report.model import Kind
 from grader.sandbox import stage as staging
-from grader.sandbox.stage import shown, stage
+from grader.sandbox import tree
+from grader.sandbox.stage import stage
+from grader.sandbox.tree import shown
 
 
 @pytest.fixture
@@ -211,7 +213,7 @@ def test_stage_bounds_the_number_of_files_and_of_notes(
     with stage(submission, lab, provided) as staged:
         assert len(staged.files) == 10 + len(PROVIDED)
         assert "online_softmax.py" in staged.files
-        assert len(staged.notes) == staging.MAX_NOTES + 1
+        assert len(staged.notes) == tree.MAX_NOTES + 1
         assert staged.notes[-1] == "31 more files were left out"
 
 
@@ -287,14 +289,14 @@ def test_stage_of_an_unreadable_file_goes_on(
     (submission / "closed.py").write_text("x")
     (submission / "closed.py").chmod(0)
     if os.geteuid() == 0:
-        real = staging._open_regular
+        real = staging.open_regular
 
         def refuse(folder_fd: int, base: str) -> tuple[int, int]:
             if base == "closed.py":
                 raise PermissionError(13, "Permission denied")
             return real(folder_fd, base)
 
-        monkeypatch.setattr(staging, "_open_regular", refuse)
+        monkeypatch.setattr(staging, "open_regular", refuse)
     with stage(submission, lab, provided) as staged:
         assert staged.notes == ("closed.py was left out: it can't be read (Permission denied)",)
         assert "online_softmax.py" in staged.files

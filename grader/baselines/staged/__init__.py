@@ -1,0 +1,1 @@
+"""What is staged for a baseline's worker; nothing else of the project is there."""

@@ -1,0 +1,163 @@
+"""Grades the jobs of a batch on this machine: a process each, so many at a time, a GPU to one of them at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import signal
+import time
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from grader.batch.client import Running, WarmJudge
+from grader.batch.conditions import Options
+from grader.batch.events import Answered, Began, Event, Stepped, Tick
+from grader.batch.jobs import Answer, Job, JobSpec
+from grader.errors import InfrastructureError
+
+TICK_S = 0.25
+TRIES = 2
+"""A grading process that was killed, or died with the warm judge, is started once more before the machine is blamed."""
+GRACE_S = 120.0
+"""Seconds beyond a submission's own limit (staging, a worker's last start and end) after which a job counts as hung."""
+END_TIMEOUT_S = 5.0
+
+
+@dataclass
+class _Waiting:
+    """A job that waits for its turn, and how often it was started already."""
+
+    job: Job
+    tries: int = 0
+
+
+@dataclass
+class _Slot:
+    """A job that runs.
+
+    Attributes:
+        device: what of `LocalBackend.devices` it holds; None for a job that uses no GPU.
+        hung: it was ended because it outlived every limit.
+    """
+
+    waiting: _Waiting
+    running: Running
+    device: str | None
+    deadline: float
+    hung: bool = False
+
+    @property
+    def job(self) -> Job:
+        return self.waiting.job
+
+
+class LocalBackend:
+    """See the module.
+
+    Args:
+        judge: forks the grading processes.
+        options: of the batch.
+        width: how many jobs run at a time.
+        devices: values for CUDA_VISIBLE_DEVICES; each is lent to one job at a time. Without any, jobs that use a GPU
+            take turns on the first visible one.
+    """
+
+    def __init__(self, judge: WarmJudge, options: Options, width: int, devices: tuple[str, ...] = ()) -> None:
+        self._judge = judge
+        self._options = options
+        self._width = width
+        self._devices = devices or ("",)
+        self._slots: list[_Slot] = []
+
+    def run(self, jobs: Sequence[Job]) -> Generator[Event, None, None]:
+        """See `Backend.run`."""
+        waiting = deque(map(_Waiting, jobs))
+        with selectors.DefaultSelector() as selector:
+            try:
+                while waiting or self._slots:
+                    yield from self._fill(waiting, selector)
+                    ready = selector.select(TICK_S)
+                    if not ready:
+                        yield Tick()
+                    for key, _ in ready:
+                        yield from self._advance(key.data, waiting, selector)
+                    self._end_hung()
+            finally:
+                self._end_all(selector)
+
+    def _fill(self, waiting: deque[_Waiting], selector: selectors.BaseSelector) -> Iterator[Event]:
+        """Start jobs while there's room; one that waits for a GPU doesn't hold up those that need none."""
+        passed_over: list[_Waiting] = []
+        while waiting and len(self._slots) < self._width:
+            next_one = waiting.popleft()
+            device = self._free_device() if next_one.job.needs_gpu else None
+            if next_one.job.needs_gpu and device is None:
+                passed_over.append(next_one)
+                continue
+            yield self._start(next_one, device, selector)
+        waiting.extendleft(reversed(passed_over))
+
+    def _free_device(self) -> str | None:
+        taken = {slot.device for slot in self._slots}
+        return next((name for name in self._devices if name not in taken), None)
+
+    def _start(self, waiting: _Waiting, device: str | None, selector: selectors.BaseSelector) -> Event:
+        try:
+            running = self._judge.run(JobSpec.of(waiting.job, self._options, device or None))
+        except InfrastructureError as error:
+            return Answered(waiting.job, Answer(failure=str(error)))
+        waiting.tries += 1
+        slot = _Slot(waiting, running, device, time.monotonic() + self._options.time_limit_s + GRACE_S)
+        self._slots.append(slot)
+        selector.register(running, selectors.EVENT_READ, slot)
+        return Began(waiting.job, f"GPU {device}".rstrip() if device is not None else "")
+
+    def _advance(self, slot: _Slot, waiting: deque[_Waiting], selector: selectors.BaseSelector) -> Iterator[Event]:
+        # `read` closes the pipe of a job that has ended, and only its number can be taken off the selector then.
+        descriptor = slot.running.fileno()
+        for step in slot.running.read():
+            yield Stepped(slot.job, step)
+        answer = slot.running.answer
+        if answer is None:
+            return
+        selector.unregister(descriptor)
+        self._slots.remove(slot)
+        if slot.hung:
+            limit_s = self._options.time_limit_s + GRACE_S
+            yield Answered(slot.job, Answer(failure=f"The grading process hung: it was ended after {limit_s:g} s."))
+        elif answer.lost and slot.waiting.tries < TRIES:
+            waiting.appendleft(slot.waiting)
+        else:
+            yield Answered(slot.job, answer)
+
+    def _end_hung(self) -> None:
+        for slot in self._slots:
+            if not slot.hung and time.monotonic() > slot.deadline:
+                slot.hung = True
+                self._judge.kill(slot.running)
+
+    def _end_all(self, selector: selectors.BaseSelector) -> None:
+        """Ask every job to end, wait a moment, end those that don't."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for slot in self._slots:
+                self._judge.kill(slot.running, number)
+            deadline = time.monotonic() + END_TIMEOUT_S
+            while self._slots and time.monotonic() < deadline:
+                for key, _ in selector.select(TICK_S):
+                    for _ in self._advance(key.data, deque(), selector):
+                        pass
+
+
+@contextlib.contextmanager
+def local_backend(
+    course: Path, options: Options, labs: Sequence[str], *, tmp: Path, log: Path, width: int, devices: tuple[str, ...]
+) -> Iterator[LocalBackend]:
+    """A backend with a warm judge of its own, which ends with the block."""
+    judge = WarmJudge(course, labs, tmp=tmp.resolve(), log=log.resolve())
+    try:
+        judge.start()
+        yield LocalBackend(judge, options, width, devices)
+    finally:
+        judge.stop()

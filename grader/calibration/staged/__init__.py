@@ -1,0 +1,1 @@
+"""What is staged for the worker that measures a card."""

@@ -1,0 +1,174 @@
+"""Brings together what a gradebook is made of: the records, the course's policy, and the instructor's files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from grader.classroom.decisions import Override, Rubric, read_overrides, read_rubric
+from grader.classroom.gradebook import Row, gradebook
+from grader.classroom.merging import merged, report_sha256, same_work
+from grader.classroom.records import Record, ResultsFolder, results_folder
+from grader.classroom.roster import Roster, read_roster
+from grader.classroom.sources import Source
+from grader.classroom.table import gradebook_csv
+from grader.course import Course
+from grader.errors import CourseError, UsageError
+from grader.report import json as report_json
+from grader.report.model import Report
+
+ROSTER_FILE = "roster.csv"
+OVERRIDES_FILE = "overrides.toml"
+RUBRIC_FILE = "rubric.toml"
+ELSEWHERE_FOLDER = "elsewhere"
+"""Below RESULTS: reports of the same submissions from other machines."""
+GRADEBOOK_FILE = "gradebook.csv"
+
+
+@dataclass(frozen=True)
+class ClassFiles:
+    """The instructor's own files, where each was named; else RESULTS/<file>, else the course's, where there is one."""
+
+    roster: Path | None = None
+    overrides: Path | None = None
+    rubric: Path | None = None
+
+
+@dataclass(frozen=True)
+class Book:
+    """Everything that an export is made of.
+
+    Attributes:
+        used: the instructor's files that were read.
+    """
+
+    folder: ResultsFolder
+    course: Course
+    records: list[Record]
+    rows: list[Row]
+    roster: Roster | None
+    overrides: tuple[Override, ...]
+    rubric: Rubric
+    used: tuple[Path, ...]
+
+    def write(self) -> Path:
+        """Write gradebook.csv anew."""
+        return self.folder.write_file(GRADEBOOK_FILE, gradebook_csv(self.rows))
+
+
+def open_book(results: Path, course: Course, files: ClassFiles | None = None) -> Book:
+    """The gradebook of a results folder.
+
+    Raises:
+        UsageError, CourseError: no results there, or one of the files is wrong; names it.
+    """
+    folder = results_folder(results)
+    files = files or ClassFiles()
+    records = folder.records()
+    paths = {
+        name: _place(named, name, (results, course.root))
+        for name, named in ((ROSTER_FILE, files.roster), (OVERRIDES_FILE, files.overrides), (RUBRIC_FILE, files.rubric))
+    }
+    roster_path, overrides_path, rubric_path = paths.values()
+    roster = read_roster(roster_path) if roster_path is not None else None
+    students = {member for record in records for member in (record.student, *record.members)}
+    students |= {student.student for student in roster.students} if roster is not None else set()
+    overrides = read_overrides(overrides_path, course, students) if overrides_path is not None else ()
+    rubric = read_rubric(rubric_path, course, students) if rubric_path is not None else {}
+    check_policy(course, students)
+    rows = gradebook(records, course, None, roster, overrides, rubric, elsewhere(folder))
+    used = tuple(path for path in paths.values() if path is not None)
+    return Book(folder, course, records, rows, roster, overrides, rubric, used)
+
+
+def _place(named: Path | None, name: str, folders: Sequence[Path]) -> Path | None:
+    """The file that was named (which must be there; its reader says so), else the first that is there."""
+    if named is not None:
+        return named
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
+
+
+def check_policy(course: Course, students: set[str]) -> None:
+    """Raise where `[grading]` names a lab that isn't in the course, or extends a deadline for nobody.
+
+    Raises:
+        CourseError: names the key.
+    """
+    grading = course.settings.grading
+    path = course.root / "assignments" / "course.toml"
+    known = {name for lab in course.lab_ids() for name in (lab, lab[:5])}
+    for key, lab in [
+        *((f"grading.deadlines.{lab}", lab) for lab in grading.deadlines),
+        *((f"grading.extensions of {item.student!r}", item.lab) for item in grading.extensions),
+    ]:
+        if lab not in known:
+            shown = ", ".join(sorted(name for name in known if len(name) == 5)) or "none"
+            raise CourseError(f"{path}: `{key}`: no lab {lab!r} in this course, expected one of {shown}.")
+    for item in grading.extensions:
+        if item.student not in students:
+            raise CourseError(
+                f"{path}: `grading.extensions`: no student {item.student!r} in the roster or the results.",
+                hint="Mend the id, or add the student to the roster.",
+            )
+
+
+def elsewhere(folder: ResultsFolder) -> list[Report]:
+    """Reports that `grade merge-reports` took in.
+
+    Raises:
+        UsageError: one of them was changed since; names it.
+    """
+    found = []
+    for path in sorted((folder.root / ELSEWHERE_FOLDER).glob("*.json")):
+        try:
+            found.append(report_json.loads(path.read_bytes()))
+        except UsageError as error:
+            raise UsageError(f"{path}: {error.message}", hint="Remove it and merge its report again.") from error
+    return found
+
+
+@dataclass(frozen=True)
+class TakenIn:
+    """What became of one report that was to be merged.
+
+    Attributes:
+        decides: student → checks that it decides.
+        why_not: why nothing comes of it; empty when something does.
+    """
+
+    source: Source
+    decides: dict[str, tuple[str, ...]]
+    why_not: str = ""
+
+
+def take_in(folder: ResultsFolder, records: Sequence[Record], source: Source) -> TakenIn:
+    """Keep a report of another machine beside the records that it belongs to, by the hash of the submission.
+
+    Args:
+        records: those of `folder`.
+
+    Raises:
+        InfrastructureError: the folder can't be written.
+    """
+    report = source.report
+    graded = [(record, record.report) for record in records if record.report is not None]
+    same_files = [
+        (record, own)
+        for record, own in graded
+        if (own.lab.id, own.submission.sha256) == (report.lab.id, report.submission.sha256)
+    ]
+    same = [(record, own) for record, own in same_files if same_work(own, report)]
+    lab, short = report.lab.id[:5], report.submission.sha256[:12]
+    if not same_files:
+        return TakenIn(source, {}, f"no record of {lab} has the submission {short}")
+    if not same:
+        here = same_files[0][1].hashes.lab[:12]
+        return TakenIn(source, {}, f"its {lab} has the hash {report.hashes.lab[:12]}, that of the records is {here}")
+    decides = {record.student: tuple(origin.check for origin in merged(own, [report])[1]) for record, own in same}
+    decides = {student: checks for student, checks in decides.items() if checks}
+    if not decides:
+        return TakenIn(source, {}, "it decides no check that is open here")
+    name = f"{ELSEWHERE_FOLDER}/{report.lab.id}-{short}-{report_sha256(report)[:16]}.json"
+    folder.write_file(name, report_json.dumps(report))
+    return TakenIn(source, decides)

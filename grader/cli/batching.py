@@ -1,0 +1,177 @@
+"""What `grade batch` does once its words are parsed: set the batch up, watch it, say how it went."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grader.classroom.book import ROSTER_FILE, ClassFiles, open_book
+from grader.classroom.roster import Roster, read_roster
+from grader.cli.batch_view import BatchView
+from grader.cli.console import say
+from grader.course import Course
+from grader.errors import ExitCode, InfrastructureError, UsageError
+from grader.report.text import count, one_line
+
+if TYPE_CHECKING:
+    from grader.batch.conditions import Options
+    from grader.batch.events import Backend
+    from grader.batch.run import BatchRequest, Summary
+    from grader.classroom.records import ResultsFolder
+
+SHOWN_FAILURES = 10
+
+
+@dataclass(frozen=True)
+class BatchWords:
+    """How a batch was asked for; see the options of `grade batch`."""
+
+    submissions: Path
+    results: Path
+    labs: str | None
+    jobs: int | None
+    devices: str | None
+    resume: bool
+    shard: str | None
+    scheduler: str | None
+    time_limit_s: float
+    patience: int
+    device: str
+    profile: str | None
+    isolation: str
+    public_only: bool
+    hidden_at_process: bool
+    seed: str | None
+    roster: Path | None
+
+
+def grade_class(words: BatchWords) -> int:
+    """Grade, show, and answer the exit code: 0 when every submission has a row.
+
+    Raises:
+        GraderError: whatever kept the batch from beginning, or from writing its results.
+    """
+    from grader.batch.run import run_batch
+
+    course = Course.find()
+    request = _request(course, words)
+    view = BatchView(sys.stderr, request.labs)
+    try:
+        with view:
+            summary = run_batch(request, view)
+    except KeyboardInterrupt:
+        say(f"stopped: what was graded is kept in {words.results}; the same command with --resume goes on")
+        raise
+    return _tell(summary, words)
+
+
+def _request(course: Course, words: BatchWords) -> BatchRequest:
+    from grader.batch.conditions import Options, look
+    from grader.batch.jobs import Shard
+    from grader.batch.run import BatchRequest
+    from grader.judge.seeds import Seeds
+
+    if not words.submissions.is_dir():
+        raise UsageError(f"{words.submissions}: expected the folder with the class's submissions.")
+    labs = _labs(course, words.labs)
+    seeds = Seeds.replay(words.seed) if words.seed is not None else Seeds.from_environment()
+    # The work folder can't be among what is protected: each worker's own stage lies in it.
+    protect = (words.submissions, words.results / "records", words.results / ".work" / "in")
+    options = Options(
+        course=str(course.root.resolve()),
+        device=words.device,
+        profile=words.profile,
+        isolation=words.isolation,
+        public_only=words.public_only,
+        hidden_at_process=words.hidden_at_process,
+        seed_key=seeds.key.hex(),
+        seed_source=seeds.source,
+        time_limit_s=words.time_limit_s,
+        patience=words.patience,
+        protect=tuple(str(path.resolve()) for path in protect),
+    )
+
+    def finish(folder: ResultsFolder) -> None:
+        open_book(folder.root, course, ClassFiles(roster=words.roster)).write()
+
+    return BatchRequest(
+        course=course,
+        submissions=words.submissions,
+        results=words.results,
+        labs=labs,
+        options=options,
+        look=look,
+        backend=_backend(course, words),
+        resume=words.resume,
+        shard=Shard.parse(words.shard) if words.shard is not None else None,
+        roster=_roster_of(course, words),
+        finish=finish,
+    )
+
+
+def _labs(course: Course, named: str | None) -> list[str]:
+    """Ids of the labs, in order, each once; each lab.toml is read, so that a broken one is told now."""
+    ids = course.lab_ids() if named is None else [name for name in named.split(",") if name.strip()]
+    if not ids:
+        raise UsageError("No lab to grade.", hint="Name some with --labs, e.g. --labs lab02,lab06.")
+    return sorted({course.lab(lab_id).id for lab_id in ids})
+
+
+def _roster_of(course: Course, words: BatchWords) -> Roster | None:
+    """The roster that was named, else the one in the results' or the course's folder, where there is one."""
+    if words.roster is not None:
+        return read_roster(words.roster)
+    for folder in (words.results, course.root):
+        if (folder / ROSTER_FILE).is_file():
+            return read_roster(folder / ROSTER_FILE)
+    return None
+
+
+class _Local:
+    """Makes the backend of this machine."""
+
+    def __init__(self, course: Course, width: int, devices: tuple[str, ...]) -> None:
+        self._course, self._width, self._devices = course, width, devices
+
+    def __call__(self, options: Options, labs: Sequence[str], tmp: Path, log: Path) -> AbstractContextManager[Backend]:
+        from grader.batch.local import local_backend
+
+        return local_backend(
+            self._course.root, options, labs, tmp=tmp, log=log, width=self._width, devices=self._devices
+        )
+
+
+def _backend(course: Course, words: BatchWords) -> _Local:
+    if words.devices is not None and words.device == "cpu":
+        raise UsageError("--devices names GPUs, and --device cpu uses none.", hint="Leave one of them out.")
+    devices = tuple(name.strip() for name in (words.devices or "").split(",") if name.strip())
+    if len(set(devices)) < len(devices):
+        raise UsageError(f"--devices {words.devices}: a GPU is named twice.")
+    return _Local(course, words.jobs or len(os.sched_getaffinity(0)), devices)
+
+
+def _tell(summary: Summary, words: BatchWords) -> int:
+    parts = [
+        f"{summary.graded} graded",
+        *([f"{summary.kept} kept from before"] if summary.kept else []),
+        *([f"{summary.refused} refused"] if summary.refused else []),
+        *([f"{summary.failed} not graded by a fault of the machine"] if summary.failed else []),
+    ]
+    say(f"{count(summary.total, 'submission')}: {', '.join(parts)}")
+    for failure in summary.failures[:SHOWN_FAILURES]:
+        say(f"  {one_line(failure)}")
+    if len(summary.failures) > SHOWN_FAILURES:
+        say(f"  and {len(summary.failures) - SHOWN_FAILURES} more")
+    if summary.failed:
+        say("  these lose no points; the same command with --resume tries them again")
+    say(f"gradebook: {words.results / 'gradebook.csv'}")
+    if summary.rows < summary.total:
+        raise InfrastructureError(
+            f"{summary.total - summary.rows} submissions have no row.", hint="Report this as a bug."
+        )
+    return int(ExitCode.OK)

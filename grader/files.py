@@ -1,0 +1,46 @@
+"""Writes a file whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+TEMPORARY_PREFIX = ".grade-"
+"""Begins the name of a file that isn't whole yet; one that lies there after a crash may be removed."""
+
+
+def replace_text(path: Path, text: str, *, durable: bool = False) -> None:
+    """Put `text` (UTF-8) at `path` in one step: a reader, or a crash, sees the old file or the new one.
+
+    Args:
+        durable: also wait until the disk has it, so that a crash of the machine loses nothing.
+
+    Raises:
+        OSError: the place can't be written; nothing is left there.
+    """
+    temporary = path.parent / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}"
+    # 0666 less the umask: as readable as any file that the person makes.
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    if durable:
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,116 @@
+"""The values of timed calls: one block of normals, and for every input of every call an offset and signs.
+
+Element f of an input is number (offset + f) mod period of the block, times the sign of its place on the last axis,
+times `scale`, plus `shift`, each step rounded to float32 and the end to the input's dtype. The worker does this on the
+device before a window (`grader/worker/timing.py`); here only the slices that are looked at are rebuilt, to the bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from grader.judge.precision import round_to
+from grader.judge.speed.model import Array, InputSpec, Workload
+
+LONGEST_PERIOD = (1 << 23) - 15
+"""A prime near 2^23, so that an input's rows never repeat in step with the block; 34 MB cross to each worker."""
+SHORTEST_PERIOD = 4099
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Normals of float32, (period,)."""
+
+    normals: Array
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, workload: Workload) -> Block:
+        """A block for a workload: twice its largest input where that isn't too much, so that calls differ."""
+        largest = max((spec.size for spec in workload.inputs), default=1)
+        period = min(max(2 * largest + 1, SHORTEST_PERIOD), LONGEST_PERIOD)
+        return cls(rng.standard_normal(period, dtype=np.float32))
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """The draw of some calls.
+
+    Attributes:
+        offsets: int64 (calls, inputs).
+        signs: uint8 (calls, inputs, longest last axis); 1 is minus.
+    """
+
+    block: Block
+    inputs: tuple[InputSpec, ...]
+    offsets: Array
+    signs: Array
+
+    @classmethod
+    def make(cls, rng: np.random.Generator, block: Block, inputs: tuple[InputSpec, ...], calls: int) -> Draw:
+        width = max(spec.shape[-1] for spec in inputs)
+        offsets = rng.integers(0, len(block.normals), size=(calls, len(inputs)), dtype=np.int64)
+        signs = rng.integers(0, 2, size=(calls, len(inputs), width), dtype=np.uint8)
+        return cls(block, inputs, offsets, signs)
+
+    def call(self, number: int) -> DrawnCall:
+        return DrawnCall(self.block, self.inputs, self.offsets[number].copy(), self.signs[number].copy())
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnCall:
+    """One call's inputs; see `model.Drawn`."""
+
+    block: Block
+    inputs: tuple[InputSpec, ...]
+    offsets: Array
+    signs: Array
+
+    def take(self, name: str, *prefix: int) -> Array:
+        """Values of input `name` in float64; `prefix` picks a slice along the first axes, e.g. (batch, head)."""
+        place = next(i for i, spec in enumerate(self.inputs) if spec.name == name)
+        spec = self.inputs[place]
+        if spec.kind == "fixed":
+            assert spec.value is not None
+            return np.asarray(spec.value[prefix])
+        if len(prefix) >= len(spec.shape):
+            raise ValueError(f"{len(prefix)} indices into `{name}` of shape {spec.shape}; leave its last axis whole")
+        rest = spec.shape[len(prefix) :]
+        size = int(np.prod(rest))
+        start = int(np.ravel_multi_index(prefix, spec.shape[: len(prefix)])) * size if prefix else 0
+        normals = self.block.normals
+        first = (int(self.offsets[place]) + start) % len(normals)
+        found = np.take(normals, np.arange(first, first + size), mode="wrap").reshape(rest)
+        values = found * (1.0 - 2.0 * self.signs[place, : rest[-1]].astype(np.float32))
+        if spec.scale != 1.0:
+            values *= np.float32(spec.scale)
+        if spec.shift != 0.0:
+            values += np.float32(spec.shift)
+        return round_to(values, spec.dtype).astype(np.float64)
+
+
+def open_request(workload: Workload, block: Block, *, flush_bytes: int, **named: Any) -> dict[str, Any]:
+    """The body of the request that opens a timer; `named` holds module, function and kwargs."""
+    return {
+        **named,
+        "inputs": [
+            {
+                "name": spec.name,
+                "shape": list(spec.shape),
+                "dtype": spec.dtype,
+                "kind": spec.kind,
+                "scale": spec.scale,
+                "shift": spec.shift,
+                "value": None if spec.value is None else np.ascontiguousarray(spec.value),
+                "requires_grad": spec.requires_grad,
+                "cotangent": spec.cotangent,
+            }
+            for spec in workload.inputs
+        ],
+        "block": block.normals,
+        "flush_bytes": flush_bytes,
+        "mode": workload.mode,
+        "graph": workload.graph,
+    }

@@ -1,0 +1,294 @@
+"""From measured numbers to a verdict: pure functions, no clock and no worker.
+
+Every interval is of a median, by order statistics: whatever the distribution, the median lies between the r-th smallest
+and the r-th largest of n independent values with a probability that the binomial distribution gives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from grader.judge.speed.model import Interval, Rules, Timing, Verdict
+
+
+@dataclass(frozen=True)
+class WindowTimes:
+    """One window's times: `calls` made, seconds by the worker's clock and by the judge's."""
+
+    round: int
+    calls: int
+    claimed_s: float
+    outside_s: float
+
+    @property
+    def call_s(self) -> float:
+        return self.claimed_s / self.calls
+
+
+@dataclass(frozen=True)
+class Heat:
+    """One contestant's windows in one attempt.
+
+    Attributes:
+        single, double: windows of n and of 2n calls.
+        threads: the most Python threads of its own that were seen at a window's end.
+        trusted: see `Contestant`.
+    """
+
+    name: str
+    single: tuple[WindowTimes, ...]
+    double: tuple[WindowTimes, ...]
+    threads: int = 0
+    trusted: bool = False
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What one attempt at a race measured; `theirs` is None where nobody is raced against."""
+
+    ours: Heat
+    theirs: Heat | None
+
+
+@dataclass(frozen=True)
+class Alone:
+    """The baseline's claimed seconds a call, one a window, while no worker of the submission lived: before it, and
+    after it, when the card is as warm as it was in the race."""
+
+    before: tuple[float, ...] = ()
+    after: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What speaks against numbers.
+
+    Attributes:
+        kind: ``claim``: below the view from outside. ``floor``: below what physics allows. ``threads``: Python threads
+            besides the timed call. ``slowed``: the baseline beside the submission. ``spread``, ``disturbed``: noise.
+        grave: the numbers can't be true.
+    """
+
+    kind: Literal["claim", "floor", "threads", "slowed", "spread", "disturbed"]
+    grave: bool
+    text: str
+
+
+def median_rank(count: int, confidence: float) -> int:
+    """Rank r (from 1) such that the r-th smallest and r-th largest of `count` values hold the median at `confidence`.
+
+    1 where even the extremes don't reach it.
+    """
+    rank, tail = 1, 0.0
+    for below in range(count // 2):
+        tail += math.comb(count, below) / 2.0**count
+        if 1.0 - 2.0 * tail < confidence:
+            break
+        rank = below + 1
+    return rank
+
+
+def median_interval(values: Sequence[float], confidence: float) -> Interval:
+    """Median of `values` and its interval.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if not values:
+        raise ValueError("no values to take a median of")
+    ordered = sorted(values)
+    rank = median_rank(len(ordered), confidence)
+    return Interval(float(np.median(ordered)), ordered[rank - 1], ordered[-rank])
+
+
+def widened(interval: Interval, part: float) -> Interval:
+    """The interval with each end moved out by that part of it."""
+    return Interval(interval.value, interval.low * (1.0 - part), interval.high * (1.0 + part))
+
+
+def round_ratios(ours: Heat, theirs: Heat) -> list[float]:
+    """Theirs over ours of every round, each from the sum of a round's windows of n calls."""
+    our_times, their_times = _by_round(ours.single), _by_round(theirs.single)
+    return [their_times[number] / time for number, time in our_times.items() if number in their_times]
+
+
+def _by_round(windows: Sequence[WindowTimes]) -> dict[int, float]:
+    """Round → mean claimed seconds a call."""
+    found: dict[int, list[float]] = {}
+    for window in windows:
+        found.setdefault(window.round, []).append(window.call_s)
+    return {number: float(np.mean(times)) for number, times in found.items()}
+
+
+def outside_view(heat: Heat, confidence: float) -> Interval | None:
+    """(T_2n - T_n) / n by the judge's clock, seconds a call, T_n from the same round; None without double windows."""
+    singles: dict[int, list[WindowTimes]] = {}
+    for window in heat.single:
+        singles.setdefault(window.round, []).append(window)
+    values = []
+    for window in heat.double:
+        same = singles.get(window.round, ())
+        if same and window.calls > same[0].calls:
+            outside = float(np.mean([one.outside_s for one in same]))
+            values.append((window.outside_s - outside) / (window.calls - same[0].calls))
+    return median_interval(values, confidence) if values else None
+
+
+def timing(heats: Sequence[Heat], rules: Rules) -> Timing:
+    """One contestant's times over the attempts that are kept."""
+    times = [window.call_s for heat in heats for window in heat.single]
+    low, high = np.percentile(times, [25, 75])
+    views = [view for heat in heats if (view := outside_view(heat, CROSS_CONFIDENCE)) is not None]
+    return Timing(
+        heats[-1].name,
+        widened(median_interval(times, rules.confidence), rules.placement),
+        float(high - low),
+        len(times),
+        heats[-1].single[-1].calls,
+        views[-1] if views else None,
+    )
+
+
+CROSS_CONFIDENCE = 0.95
+"""Of the view from outside within one attempt: with ten windows the extremes but one."""
+LASTING = 3
+"""Attempts that all say the same."""
+
+
+def findings(attempt: Attempt, rules: Rules, floor_s: float) -> list[Finding]:
+    """What speaks against the numbers of one attempt, gravest first.
+
+    Args:
+        floor_s: no call can take less on this device; 0 where that isn't known.
+    """
+    found = _of_contestant(attempt.ours, rules, floor_s) + _hidden(attempt, rules)
+    if attempt.theirs is not None:
+        found += _of_contestant(attempt.theirs, rules, floor_s)
+        ratios = median_interval(round_ratios(attempt.ours, attempt.theirs), rules.confidence)
+        found += _spread("the ratio", ratios, rules)
+    else:
+        own = median_interval([window.call_s for window in attempt.ours.single], rules.confidence)
+        found += _spread("the time", own, rules)
+    return sorted(found, key=lambda finding: not finding.grave)
+
+
+def _of_contestant(heat: Heat, rules: Rules, floor_s: float) -> list[Finding]:
+    """Claims against the view from outside and against physics. A baseline can only be disturbed, not dishonest."""
+    claim = float(np.median([window.call_s for window in heat.single]))
+    claims = f"{heat.name}: {claim * 1e3:.4f} ms a call by its own clock"
+    found = []
+    if claim < floor_s:
+        needed = f"memory and arithmetic alone need {floor_s * 1e3:.4f} ms"
+        found.append(Finding("disturbed" if heat.trusted else "floor", not heat.trusted, f"{claims}; {needed}"))
+    if heat.threads > 0 and not heat.trusted:
+        text = f"{heat.name}: {heat.threads} Python threads of its own at a window's end"
+        found.append(Finding("threads", True, text))
+    view = outside_view(heat, CROSS_CONFIDENCE)
+    if view is not None and claim < rules.claim_floor * view.value:
+        seen = f"{view.value * 1e3:.4f} ms ({view.low * 1e3:.4f} to {view.high * 1e3:.4f}) from outside"
+        # Below the lower end too: no noise of ours. Between the two: look again.
+        sure = claim < rules.claim_floor * view.low
+        kind: Literal["claim", "disturbed"] = "disturbed" if heat.trusted else "claim"
+        found.append(Finding(kind, sure and not heat.trusted, f"{claims}, {seen}"))
+    return found
+
+
+def _hidden(attempt: Attempt, rules: Rules) -> list[Finding]:
+    """Time of ours between the judge's two messages that its own clock doesn't tell of.
+
+    A worker that is late with its answers after windows of n calls makes (T_2n - T_n) / n as small as it likes; but then
+    it's late. What messages cost by themselves is seen at the baseline's worker.
+    """
+    ours = attempt.ours
+    hidden = median_interval([window.outside_s - window.claimed_s for window in ours.single], CROSS_CONFIDENCE)
+    usual = rules.latency_s
+    if attempt.theirs is not None:
+        theirs = [window.outside_s - window.claimed_s for window in attempt.theirs.single]
+        usual = max(usual, median_interval(theirs, CROSS_CONFIDENCE).high)
+    claim = float(np.median([window.claimed_s for window in ours.single]))
+    allowed = usual + claim * (1.0 / rules.claim_floor - 1.0)
+    if hidden.value <= allowed:
+        return []
+    text = (
+        f"{ours.name}: {claim * 1e3:.4f} ms a window by its own clock, and {hidden.value * 1e3:.4f} ms more from outside; "
+        f"messages take {usual * 1e3:.4f} ms"
+    )
+    return [Finding("claim", hidden.low > allowed, text)]
+
+
+def slowed(attempts: Sequence[Attempt], alone: Alone, rules: Rules) -> list[Finding]:
+    """Whether the baseline ran slower beside the submission's process than alone, cold and warm."""
+    phases = [median_interval(times, rules.confidence) for times in (alone.before, alone.after) if times]
+    times = [window.call_s for one in attempts if one.theirs is not None for window in one.theirs.single]
+    if not phases or not times:
+        return []
+    slowest = max(phases, key=lambda phase: phase.value)
+    beside = median_interval(times, rules.confidence)
+    if beside.value <= rules.slowed * slowest.value:
+        return []
+    sure = beside.low > rules.slowed * slowest.value
+    text = f"the baseline: {beside.value * 1e3:.4f} ms a call beside the submission, {slowest.value * 1e3:.4f} ms alone"
+    return [Finding("slowed", sure, text)]
+
+
+def _spread(what: str, interval: Interval, rules: Rules) -> list[Finding]:
+    half = (interval.high - interval.low) / 2.0
+    if half <= rules.max_spread * interval.value:
+        return []
+    return [Finding("spread", False, f"{what} spreads by {half / interval.value:.1%} of its median")]
+
+
+def kept(attempts: Sequence[Attempt], rules: Rules, floor_s: float) -> list[Attempt]:
+    """The attempts whose numbers count: those without a finding, all together; else the last alone."""
+    clean = [attempt for attempt in attempts if not findings(attempt, rules, floor_s)]
+    return clean or [attempts[-1]]
+
+
+def straddles(interval: Interval, edges: Sequence[float]) -> bool:
+    """Whether an edge lies inside the interval, so that more rounds might tell."""
+    return any(interval.low < edge <= interval.high for edge in edges)
+
+
+def ratio_of(attempts: Sequence[Attempt], rules: Rules) -> Interval | None:
+    """Theirs over ours over all rounds of the attempts; None without a second contestant."""
+    ratios = [
+        ratio
+        for attempt in attempts
+        if attempt.theirs is not None
+        for ratio in round_ratios(attempt.ours, attempt.theirs)
+    ]
+    return widened(median_interval(ratios, rules.confidence), rules.placement) if ratios else None
+
+
+def fraction_of(ours: Timing, floor_s: float) -> Interval | None:
+    """Roofline time over ours, in 0 to 1; None where the roofline isn't known."""
+    if floor_s <= 0.0:
+        return None
+    seconds = ours.seconds
+    return Interval(floor_s / seconds.value, floor_s / seconds.high, floor_s / seconds.low)
+
+
+def conclude(attempts: Sequence[Attempt], alone: Alone, rules: Rules, floor_s: float) -> tuple[Verdict, str]:
+    """The verdict over all attempts and its evidence.
+
+    One grave finding makes numbers suspect. So does a claim that stayed below the view from outside in every one of
+    several attempts: chance doesn't repeat itself.
+    """
+    every = [findings(attempt, rules, floor_s) for attempt in attempts]
+    beside = slowed(kept(attempts, rules, floor_s), alone, rules)
+    grave = [finding for found in (*every, beside) for finding in found if finding.grave]
+    if grave:
+        return "suspect", grave[0].text
+    claims = [next((finding for finding in found if finding.kind == "claim"), None) for found in every]
+    if len(attempts) >= LASTING and all(claims) and claims[-1] is not None:
+        return "suspect", f"{claims[-1].text}, in each of {len(attempts)} attempts"
+    if beside:
+        return "noisy", beside[0].text
+    if any(not found for found in every):
+        return "ok", ""
+    return "noisy", "; ".join(finding.text for finding in every[-1])

@@ -1,0 +1,142 @@
+"""`grade batch` on a small class, as a whole: what comes out, and what a kill at any moment costs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from batch_tools import (
+    ANSWERS,
+    SLOW,
+    eventually,
+    files_below,
+    finals,
+    judges_of,
+    run_grade,
+    run_ids,
+    start_grade,
+    table,
+    toy_course,
+    workers_of,
+    write_class,
+)
+
+from grader.course import Course
+from grader.errors import ExitCode
+
+FINALS = {"ada": "100", "bob": "0", "cyd": "0", "dee": "0", "eve": "0", "fay": "100"}
+
+
+@pytest.fixture
+def course(tmp_path: Path) -> Course:
+    return toy_course(tmp_path / "course")
+
+
+def slow_class(folder: Path) -> Path:
+    return write_class(folder, {f"s{number}": SLOW for number in range(4)})
+
+
+def records(results: Path) -> list[Path]:
+    return sorted((results / "records").glob("*/*/*.json"))
+
+
+def test_batch_hostile_class_gives_everyone_a_row_and_leaves_nothing_behind(course: Course, tmp_path: Path) -> None:
+    submissions = write_class(tmp_path / "class", ANSWERS)
+    (submissions / "gus").mkdir()
+    before = files_below(tmp_path)
+    done = run_grade(course, tmp_path / "tmp", "batch", submissions, "-o", tmp_path / "results", "--jobs", "2")
+    assert done.returncode == ExitCode.OK, done.stderr
+    assert finals(tmp_path / "results") == FINALS | {"gus": ""}
+    assert "7 submissions: 6 graded, 1 refused" in done.stderr
+    assert "[7/7]" in done.stderr
+    assert "\x1b" not in done.stderr
+    assert not judges_of(course)
+    new = set(files_below(tmp_path)) - set(before)
+    assert {path for path in new if not path.startswith("results/")} == set()
+    assert not (tmp_path / "results" / ".work").exists()
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_batch_resume_keeps_results_and_grades_what_changed(course: Course, tmp_path: Path) -> None:
+    submissions = write_class(tmp_path / "class", {name: ANSWERS[name] for name in ("ada", "bob")})
+    words = ("batch", submissions, "-o", tmp_path / "results", "--jobs", "1")
+    assert run_grade(course, tmp_path / "tmp", *words).returncode == ExitCode.OK
+    refused = run_grade(course, tmp_path / "tmp", *words)
+    assert refused.returncode == ExitCode.USAGE
+    assert "--resume" in refused.stderr
+    write_class(submissions, {"bob": ANSWERS["fay"]})
+    again = run_grade(course, tmp_path / "tmp", *words, "--resume")
+    assert "2 submissions: 1 graded, 1 kept from before" in again.stderr
+    assert finals(tmp_path / "results") == {"ada": "100", "bob": "100"}
+
+
+@pytest.mark.parametrize("victim", ["parent", "judge", "job"])
+def test_batch_killed_and_resumed_gives_the_table_of_an_undisturbed_run(
+    course: Course, tmp_path: Path, victim: str
+) -> None:
+    submissions = slow_class(tmp_path / "class")
+    calm, results = tmp_path / "calm", tmp_path / "results"
+    tmp = tmp_path / "tmp"
+    words = ("batch", submissions, "--jobs", "2", "-o")
+    assert run_grade(course, tmp, *words, calm).returncode == ExitCode.OK
+    batch = start_grade(course, tmp, *words, results)
+    eventually(lambda: len(records(results)) >= 1 and len(judges_of(course)) >= 2, "no submission was graded")
+    ids = run_ids(results)
+    victims: dict[str, Callable[[], int]] = {
+        "parent": lambda: batch.pid,
+        "judge": lambda: min(judges_of(course)),
+        "job": lambda: max(judges_of(course)),
+    }
+    os.kill(victims[victim](), signal.SIGKILL)
+    _, said = batch.communicate(timeout=120)
+    if victim == "parent":
+        eventually(lambda: not judges_of(course) and not workers_of(ids), "processes outlived a killed batch")
+        assert all(path.read_text().endswith("}\n") for path in records(results))
+        again = run_grade(course, tmp, *words, results, "--resume")
+        assert again.returncode == ExitCode.OK
+        assert "kept from before" in again.stderr
+    else:
+        assert batch.returncode == ExitCode.OK, said
+    assert table(results) == table(calm)
+    assert not judges_of(course)
+    assert not workers_of(ids)
+    assert not (results / ".work").exists()
+    assert list(tmp.iterdir()) == []
+
+
+def test_batch_stopped_by_sigterm_keeps_what_is_done(course: Course, tmp_path: Path) -> None:
+    submissions, results = slow_class(tmp_path / "class"), tmp_path / "results"
+    batch = start_grade(course, tmp_path / "tmp", "batch", submissions, "-o", results, "--jobs", "1")
+    eventually(lambda: len(records(results)) >= 1 and bool(run_ids(results)), "no submission was graded")
+    ids = run_ids(results)
+    second = run_grade(course, tmp_path / "tmp", "batch", submissions, "-o", results, "--resume")
+    assert second.returncode == ExitCode.USAGE
+    assert "Another batch is writing" in second.stderr
+    batch.terminate()
+    _, said = batch.communicate(timeout=60)
+    assert batch.returncode == 128 + signal.SIGTERM
+    assert "--resume goes on" in said
+    assert len(table(results)) == len(records(results)) < 4
+    assert not judges_of(course)
+    assert not workers_of(ids)
+    assert not (results / ".work").exists()
+
+
+def test_batch_shards_merged_give_the_table_of_the_whole(course: Course, tmp_path: Path) -> None:
+    submissions = write_class(tmp_path / "class", {f"s{number}": ANSWERS["fay"] for number in range(5)})
+    tmp = tmp_path / "tmp"
+    assert run_grade(course, tmp, "batch", submissions, "-o", tmp_path / "whole").returncode == ExitCode.OK
+    parts = [tmp_path / f"part-{index}" for index in (1, 2)]
+    for index, part in enumerate(parts, start=1):
+        done = run_grade(course, tmp, "batch", submissions, "-o", part, "--shard", f"{index}/2")
+        assert done.returncode == ExitCode.OK
+        assert 0 < len(records(part)) < 5
+    merged = run_grade(course, tmp, "merge", tmp_path / "merged", *parts)
+    assert merged.returncode == ExitCode.OK, merged.stderr
+    assert table(tmp_path / "merged") == table(tmp_path / "whole")
+    lacking = run_grade(course, tmp, "merge", tmp_path / "lacking", parts[0])
+    assert lacking.returncode == ExitCode.USAGE
+    assert "2/2" in lacking.stderr
