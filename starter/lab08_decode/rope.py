@@ -13,6 +13,7 @@ from __future__ import annotations
 import torch
 
 
+
 def apply_rope(
     x: torch.Tensor,
     positions: torch.Tensor,
