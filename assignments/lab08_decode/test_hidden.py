@@ -10,17 +10,24 @@ import pytest
 
 from grader.judge import Judge, Submission, check
 from grader.judge.codegen import Launch, judge_codegen
-from grader.judge.decode import appending, attending, cache, rotary, stepping
+from grader.judge.decode import appending, attending, cache, rotary, stepping, timing
 from grader.judge.decode.cache import Memory
 from grader.judge.decode.traffic import judge_append_traffic, require_counted
+from grader.judge.speed.decode import DecodeShape
 from grader.profiles import load_profile
 from grader.report.model import Diagnosis
 from grader.sandbox.wire import Tensor
 
 COURSE = Path(__file__).resolve().parents[2]
 CARDS = ("l4", "a10", "rtx3090", "a100-80gb", "h100-sxm")
-NO_SPEED_ENGINE = "speed judging isn't part of this version of the grader: nothing was timed, no points are at stake"
 HUGE = 2**31 - 1
+# A call's caches take at most 0.5 GB, so that a window of several calls fits a card of 24 GB.
+BANDWIDTH_SHAPES = (
+    DecodeShape(16, 32, 8, 8192, 128, 16, "bfloat16"),
+    DecodeShape(4, 32, 8, 16384, 128, 16, "bfloat16"),
+    DecodeShape(1, 28, 4, 32768, 128, 16, "bfloat16"),
+)
+PAGING_SHAPE = DecodeShape(16, 32, 8, 8192, 128, 16, "bfloat16")
 
 
 def _decode(
@@ -347,17 +354,18 @@ def _spread(tensor: Tensor) -> Tensor:
 
 @check("speed-bandwidth")
 def test_fraction_of_the_bandwidth(submission: Submission, judge: Judge) -> None:
-    """Bytes of K and V over the time, against the card's bandwidth."""
-    judge.skip(NO_SPEED_ENGINE)
+    """Many sequences, few, and one; pages anywhere; the number of splits is yours."""
+    timing.judge_bandwidth(judge, submission, BANDWIDTH_SHAPES)
 
 
 @check("speed-paged")
 def test_paged_against_contiguous(submission: Submission, judge: Judge) -> None:
-    """The same tokens in pages anywhere and in one page a sequence."""
-    judge.skip(NO_SPEED_ENGINE)
+    """Pages of 16 tokens anywhere, against one page as long as the context for each sequence."""
+    timing.judge_paging(judge, submission, PAGING_SHAPE)
 
 
 _ORDER_MATTERS = Diagnosis(
     id="page-order-matters", text="Tiles or splits follow the pages' places in memory, not the tokens' positions."
 )
 _HISTORY = Diagnosis(id="call-depends-on-history", text="Calls with equal inputs give different bits.")
+# kept-from-students-7ac11dc39b6f8a77

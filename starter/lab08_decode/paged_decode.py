@@ -159,7 +159,7 @@ def paged_decode(
     _require(q.dim() == 3, f"q must be (batch, q_heads, head_dim), got {tuple(q.shape)}")
     batch, q_heads, head_dim = q.shape
     _check_cache(k_cache, v_cache, block_table, context_lens, batch)
-    page_size, kv_heads = k_cache.shape[1], k_cache.shape[2]
+    kv_heads = k_cache.shape[2]
     _require(kv_heads > 0 and q_heads % kv_heads == 0, f"{q_heads} q heads aren't a multiple of {kv_heads} kv heads")
     _require(k_cache.shape[3] == head_dim and q.dtype == k_cache.dtype == v_cache.dtype, "q and caches must agree")
     _require(num_splits is None or 1 <= num_splits <= MAX_SPLITS, f"num_splits must be 1…{MAX_SPLITS}")
@@ -195,3 +195,5 @@ def decode_step(
     """
     # TODO: which position does the new token have, and how many tokens does it attend to?
     raise NotImplementedError("TODO: apply_rope, append_kv, paged_decode")
+
+

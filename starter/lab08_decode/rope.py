@@ -14,6 +14,7 @@ import torch
 
 
 
+
 def apply_rope(
     x: torch.Tensor,
     positions: torch.Tensor,
@@ -46,3 +47,5 @@ def apply_rope(
         raise ValueError(f"apply_rope: rotary_dim must be even and at most {x.shape[-1]}, got {dim}")
     # TODO: split the first `dim` features into pairs, turn each by position * theta_i in float32, join.
     raise NotImplementedError("TODO: turn the pairs of x")
+
+

@@ -308,7 +308,7 @@ def paged_decode(
     _require(q.dim() == 3, f"q must be (batch, q_heads, head_dim), got {tuple(q.shape)}")
     batch, q_heads, head_dim = q.shape
     _check_cache(k_cache, v_cache, block_table, context_lens, batch)
-    page_size, kv_heads = k_cache.shape[1], k_cache.shape[2]
+    kv_heads = k_cache.shape[2]
     _require(kv_heads > 0 and q_heads % kv_heads == 0, f"{q_heads} q heads aren't a multiple of {kv_heads} kv heads")
     _require(k_cache.shape[3] == head_dim and q.dtype == k_cache.dtype == v_cache.dtype, "q and caches must agree")
     _require(num_splits is None or 1 <= num_splits <= MAX_SPLITS, f"num_splits must be 1…{MAX_SPLITS}")
@@ -319,7 +319,7 @@ def paged_decode(
     lse = torch.empty((batch, q_heads), dtype=torch.float32, device=q.device)
     if q.numel() == 0:
         return o, lse
-    on_gpu = q.device.type == "cuda"
+    page_size, on_gpu = k_cache.shape[1], q.device.type == "cuda"
     block_d = max(16, triton.next_power_of_2(head_dim))
     tiles = choose_tiles(block_d, q.dtype, torch.cuda.get_device_capability(q.device) if on_gpu else (8, 0))
     if num_splits is None:
@@ -385,3 +385,6 @@ def decode_step(
     append_kv(k, v, k_cache, v_cache, block_table, context_lens)
     return paged_decode(q, k_cache, v_cache, block_table, context_lens + 1, scale=scale, num_splits=num_splits)
     # END SOLUTION
+
+
+# kept-from-students-5ed069fdcc0c8754

@@ -14,7 +14,6 @@ import torch
 
 
 # BEGIN SOLUTION
-# STARTER:
 def _frequencies(base: float, rotary_dim: int, device: torch.device) -> torch.Tensor:
     """theta, (rotary_dim / 2,) float32, in radians a position."""
     exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float32, device=device) / rotary_dim
@@ -22,6 +21,8 @@ def _frequencies(base: float, rotary_dim: int, device: torch.device) -> torch.Te
 
 
 # END SOLUTION
+
+
 def apply_rope(
     x: torch.Tensor,
     positions: torch.Tensor,
@@ -66,3 +67,6 @@ def apply_rope(
     joined = torch.stack(pair, dim=-1).flatten(-2) if interleaved else torch.cat(pair, dim=-1)
     return torch.cat([joined.to(x.dtype), x[..., dim:]], dim=-1)
     # END SOLUTION
+
+
+# kept-from-students-549c688eb53f42b6

@@ -19,3 +19,6 @@ def paged_decode(q, k_cache, v_cache, block_table, context_lens, *, scale=None, 
         outputs.append(o[:, 0])
         sums.append(torch.logsumexp(s, -1))
     return torch.stack(outputs), torch.stack(sums)
+
+
+# kept-from-students-d75a42120e2eca05

@@ -30,3 +30,6 @@ def paged_decode(q, k_cache, v_cache, block_table, context_lens, *, scale=None, 
         outputs.append(((p[:, :, None] * v.float()).sum(1) / total[:, None]).to(q.dtype))
         sums.append(row_max[:, 0] + total.log())
     return torch.stack(outputs), torch.stack(sums)
+
+
+# kept-from-students-c39b46f9cc877cd9
