@@ -12,17 +12,13 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grader.batch.client import Running, WarmJudge
+from grader.batch.client import GRACE_S, HUNG, TRIES, Running, WarmJudge
 from grader.batch.conditions import Options
 from grader.batch.events import Answered, Began, Event, Stepped, Tick
 from grader.batch.jobs import Answer, Job, JobSpec
 from grader.errors import InfrastructureError
 
 TICK_S = 0.25
-TRIES = 2
-"""A grading process that was killed, or died with the warm judge, is started once more before the machine is blamed."""
-GRACE_S = 120.0
-"""Seconds beyond a submission's own limit (staging, a worker's last start and end) after which a job counts as hung."""
 END_TIMEOUT_S = 5.0
 
 
@@ -150,7 +146,7 @@ class LocalBackend:
         self._slots.remove(slot)
         if slot.hung:
             limit_s = self._options.time_limit_s + GRACE_S
-            yield Answered(slot.job, Answer(failure=f"The grading process hung: it was ended after {limit_s:g} s."))
+            yield Answered(slot.job, Answer(failure=HUNG.format(limit_s)))
         elif answer.lost and slot.waiting.tries < TRIES:
             waiting.appendleft(slot.waiting)
         else:
