@@ -16,6 +16,11 @@ def write_json(text: str, target: str) -> None:
     Raises:
         UsageError: the place can't be written; names it and the reason.
     """
+    write_text(text, target, option="--json")
+
+
+def write_text(text: str, target: str, *, option: str) -> None:
+    """As `write_json`, for the file that `option` names."""
     if target == STDOUT:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -23,12 +28,31 @@ def write_json(text: str, target: str) -> None:
     path = Path(target)
     try:
         if path.is_dir():
-            raise UsageError(f"--json {target}: that is a folder.", hint=f"Name a file, e.g. {path / 'report.json'}.")
+            raise UsageError(f"{option} {target}: that is a folder.", hint=f"Name a file, e.g. {path / 'report.json'}.")
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")  # a pipe or a device: nothing to replace
         else:
             replace_text(path, text)
     except OSError as error:
         raise UsageError(
-            f"--json {target}: cannot be written ({error.strerror}).", hint="Name a file in a folder you may write to."
+            f"{option} {target}: cannot be written ({error.strerror}).",
+            hint="Name a file in a folder you may write to.",
         ) from error
+
+
+def write_below(folder: Path, name: str, text: str, *, option: str) -> Path:
+    """Write `text` to ``folder/name``, making folders as needed; the path of the file.
+
+    Args:
+        name: relative, its parts made safe by the caller.
+
+    Raises:
+        UsageError: the place can't be written; names it and the reason.
+    """
+    path = folder / name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{option} {folder}: cannot be made a folder ({error.strerror}).") from error
+    write_text(text, str(path), option=option)
+    return path

@@ -7,10 +7,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from grader.batch.intake.names import lab_number, meant, plain_form
-from grader.course import Lab
+from grader.course import WORKING_FOLDER, Lab
 from grader.sandbox.tree import shown
 
-WORKING_FOLDER = "flash-attn-course"
 MAX_COPIES_TOLD = 5
 
 

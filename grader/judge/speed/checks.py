@@ -71,6 +71,9 @@ def _raced(judge: Judge, ours: Contestant, theirs: Contestant | None, workload: 
     except WrongOutput as error:
         judge.fail(str(error))
     record(judge, ran)
+    # Where the shape lies on the roofline, for the student's page.
+    judge.measure(f"{ran.label}: tflops", round(workload.flops / ran.ours.seconds.value / 1e12, 6))
+    judge.measure(f"{ran.label}: intensity", round(workload.flops / workload.bytes, 3))
     if ran.verdict == "suspect":
         judge.suspect(SUSPECT)
     return ran

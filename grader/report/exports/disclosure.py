@@ -6,6 +6,7 @@ Every export that a student may come to see goes through `disclose`.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grader.report.model import CheckResult, Kind, Report, Status
@@ -73,6 +74,11 @@ class Disclosed:
 
 
 def disclose(report: Report, *, instructor: bool = False) -> list[Disclosed]:
+    """The checks of a report; see `disclose_checks`."""
+    return disclose_checks(report.checks, instructor=instructor)
+
+
+def disclose_checks(checks: Sequence[CheckResult], *, instructor: bool = False) -> list[Disclosed]:
     """The checks in the order of the lab.
 
     Args:
@@ -80,7 +86,7 @@ def disclose(report: Report, *, instructor: bool = False) -> list[Disclosed]:
     """
     seen: Counter[Kind] = Counter()
     shown = []
-    for number, check in enumerate(report.checks, start=1):
+    for number, check in enumerate(checks, start=1):
         veiled = check.hidden and not instructor
         name, check_id = one_line(check.title), check.id
         if veiled:

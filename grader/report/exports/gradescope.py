@@ -5,30 +5,46 @@ Format: https://gradescope-autograders.readthedocs.io/en/latest/specs/ (Output f
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from grader.report.exports.canonical import dumps
 from grader.report.exports.disclosure import FAILED, Disclosed, disclose, headline
 from grader.report.model import Report, Status
+from grader.report.text import clean
 
 PUBLIC, HIDDEN = "visible", "after_published"
 
 
-def gradescope(report: Report, *, notes: tuple[str, ...] = ()) -> str:
-    """The whole document. Points that nobody has decided carry no score, so that they never read as lost.
+@dataclass(frozen=True)
+class Adjustment:
+    """What lateness and people made of a report's score.
 
-    Args:
-        notes: lines for the student above the results, e.g. what intake put right; clean already.
+    Attributes:
+        score: what counts.
+        automatic: what it would be without overrides; None while points are pending.
+        notes: lines for the student.
     """
-    return dumps(
-        results(
-            [row(shown) for shown in disclose(report)],
-            score=report.score.points,
-            duration_s=report.duration_s,
-            output="\n".join([headline(report), *notes]),
-            extra=_provenance(report),
-        )
-    )
+
+    score: float
+    automatic: float | None
+    notes: tuple[str, ...] = ()
+
+
+def gradescope(report: Report, adjustment: Adjustment | None = None) -> str:
+    """The whole document. Points that nobody has decided carry no score, so that they never read as lost."""
+    output, score, extra = headline(report), report.score.points, provenance(report)
+    if adjustment is not None:
+        output = "\n".join([output, *(clean(note) for note in adjustment.notes)])
+        score = adjustment.score
+        extra |= {"points_before_adjustment": report.score.points, "automatic": adjustment.automatic}
+    tests = [row(shown) for shown in disclose(report)]
+    return dumps(results(tests, score=score, duration_s=report.duration_s, output=output, extra=extra))
+
+
+def refused(message: str, score: float) -> str:
+    """The document of a submission that couldn't be graded, with the score that the course's policy gives it."""
+    return dumps(results([], score=score, duration_s=0.0, output=clean(message), extra={"outcome": "refused"}))
 
 
 def results(
@@ -71,7 +87,7 @@ def row(shown: Disclosed) -> dict[str, Any]:
     return table
 
 
-def _provenance(report: Report) -> dict[str, Any]:
+def provenance(report: Report) -> dict[str, Any]:
     return {
         "lab": report.lab.id,
         "submission_sha256": report.submission.sha256,

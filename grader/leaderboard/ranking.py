@@ -1,0 +1,160 @@
+"""From records to boards: who is eligible, each student's best, in which order."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Literal
+
+from grader.classroom.records import Record
+from grader.leaderboard.model import Board, Entry, Leaderboard, Metric, ShapeTime
+from grader.leaderboard.privacy import Pseudonymiser, card_name, version
+from grader.report.model import CheckResult, Kind, Report, Status
+from grader.report.text import one_line
+from grader.report.timings import mean_ratio, timed_shapes
+
+MetricName = Literal["ratio_to_baseline", "points"]
+
+_RIGHTNESS = frozenset({Kind.CORRECTNESS, Kind.NUMERICS, Kind.INTEGRITY})
+_NOT_WRONG = frozenset({Status.PASS, Status.SKIPPED, Status.PENDING})
+_IN_BAND = frozenset({Status.PASS, Status.FAIL, Status.NOISY, Status.SKIPPED, Status.PENDING})
+"""Ends of a speed check that say how fast, not that something went wrong."""
+
+
+def rank(
+    records: Iterable[Record], *, course: str, names: Pseudonymiser, lab: str | None = None
+) -> tuple[Leaderboard, Counter[str]]:
+    """The boards, and why how many graded records aren't on one.
+
+    A pure function: the same records in any order give the same boards.
+
+    Args:
+        lab: only this lab's id; None for all.
+    """
+    left_out: Counter[str] = Counter()
+    boards: dict[tuple[str, str, MetricName], list[tuple[Record, Report]]] = {}
+    for record, report in _newest(records):
+        if lab is not None and record.lab != lab:
+            continue
+        reason = ineligible(report)
+        if reason:
+            left_out[reason] += 1
+            continue
+        metric: MetricName = "points" if mean_ratio(report) is None else "ratio_to_baseline"
+        boards.setdefault((record.lab, report.profile.name, metric), []).append((record, report))
+    ranked = tuple(_board(key, boards[key], names) for key in sorted(boards))
+    times = [entry.submitted_at for board in ranked for entry in board.entries]
+    title = one_line(course, max_characters=110)
+    return Leaderboard(course=title, time=max(times, default=None), boards=ranked), left_out
+
+
+def dumps(leaderboard: Leaderboard) -> str:
+    """Canonical JSON."""
+    table = json.loads(leaderboard.model_dump_json())
+    return json.dumps(table, indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+
+def ineligible(report: Report) -> str:
+    """Why a report can't be ranked; empty when it can."""
+    if report.isolation.level not in ("sealed", "uid"):
+        return f"graded at isolation level {report.isolation.level}"
+    if report.selection:
+        return "only some checks were selected"
+    hidden = [check for check in report.checks if check.hidden]
+    if report.public_only or all(check.status is Status.SKIPPED for check in hidden):
+        return "no hidden check ran"
+    if any(check.status is Status.SUSPECT for check in report.checks):
+        return "a result is held for review"
+    if any(check.status is Status.ERROR for check in report.checks):
+        return "the grader failed on a check"
+    if not all(_passed(check) for check in hidden):
+        return "a hidden check didn't pass"
+    if any(check.kind in _RIGHTNESS and check.status not in _NOT_WRONG for check in report.checks):
+        return "a public answer is wrong"
+    return ""
+
+
+def _passed(check: CheckResult) -> bool:
+    return check.status in (_IN_BAND if check.kind is Kind.SPEED else _NOT_WRONG)
+
+
+def _newest(records: Iterable[Record]) -> list[tuple[Record, Report]]:
+    """Of each attempt on each profile the latest grade: after a test was mended the old one doesn't count."""
+    newest: dict[tuple[str, str, int, str], tuple[Record, Report]] = {}
+    for record in sorted(records, key=lambda r: (r.trust, r.graded_at or _EPOCH, r.job_key)):
+        if record.outcome == "graded" and record.report is not None:
+            key = (record.student, record.lab, record.attempt, record.report.profile.name)
+            newest[key] = (record, record.report)
+    return list(newest.values())
+
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+def _board(
+    key: tuple[str, str, MetricName], candidates: Sequence[tuple[Record, Report]], names: Pseudonymiser
+) -> Board:
+    lab, profile, metric = key
+    entries = [_entry(record, report, metric, names) for record, report in candidates]
+    # The hash of the submission ends a tie that value and time leave, so that the order never depends on the input's.
+    order = sorted(
+        zip(candidates, entries, strict=True),
+        key=lambda item: (-item[1].value, item[1].submitted_at, item[1].submission),
+    )
+    best: dict[tuple[str, ...], Entry] = {}
+    for (record, _), entry in order:
+        best.setdefault(tuple(sorted(record.members)), entry)
+    ranked = tuple(entry.model_copy(update={"rank": place}) for place, entry in enumerate(best.values(), start=1))
+    title = one_line(candidates[0][1].lab.title, max_characters=110)
+    return Board(lab=lab, title=title, profile=profile, metric=Metric(name=metric), entries=ranked)
+
+
+def _entry(record: Record, report: Report, metric: MetricName, names: Pseudonymiser) -> Entry:
+    name, chosen = names.name(record.student, record.members)
+    ratio = mean_ratio(report)
+    value = report.score.points if metric == "points" or ratio is None else ratio
+    return Entry(
+        rank=1,
+        name=name,
+        pseudonym=chosen,
+        submission=names.submission(record.content_sha256 or report.submission.sha256),
+        value=_rounded(value),
+        points=report.score.points,
+        gradable_points=report.score.gradable,
+        ratio_to_baseline=None if ratio is None else _rounded(ratio),
+        shapes=_shapes(report),
+        submitted_at=record.received_at or _started(report),
+        gpu=card_name(report.device_name) if report.device == "cuda" else "",
+        driver=version(report.versions.get("driver", "")),
+        torch=version(report.versions.get("torch", "")),
+        triton=version(report.versions.get("triton", "")),
+        grader_sha256=report.hashes.grader,
+        task_sha256=report.hashes.lab,
+        isolation="sealed" if report.isolation.level == "sealed" else "uid",
+        verified=report.seed.source == "secret",
+    )
+
+
+def _shapes(report: Report) -> tuple[ShapeTime, ...]:
+    return tuple(
+        ShapeTime(
+            label=card_name(shape.label),
+            median_ms=shape.median_ms,
+            iqr_ms=shape.iqr_ms,
+            windows=shape.windows,
+            ratio=None if shape.ratio is None else _rounded(shape.ratio),
+        )
+        for shape in timed_shapes(report)
+    )
+
+
+def _started(report: Report) -> datetime:
+    started = datetime.fromisoformat(report.started_at)
+    return started.astimezone(UTC) if started.tzinfo else started.replace(tzinfo=UTC)
+
+
+def _rounded(value: float) -> float:
+    """Four digits behind the point: more would rank the clock's noise."""
+    return round(value, 4)
