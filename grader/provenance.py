@@ -57,13 +57,15 @@ def constraints_sha256(root: Path) -> str:
     return hashlib.sha256("\n".join(installed).encode()).hexdigest()
 
 
-def versions() -> dict[str, str]:
-    """Versions of the grader, Python and the libraries that decide a result, where installed."""
+def versions(driver: str = "") -> dict[str, str]:
+    """Versions of the grader, Python, the libraries that decide a result (where installed) and the GPU's driver."""
     found = {"grader": __version__, "python": platform.python_version()}
     for package in DECIDING_PACKAGES:
         version = installed_version(package)
         if version:
             found[package] = version
+    if driver:
+        found["driver"] = driver
     return found
 
 
