@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grader.classroom.book import ROSTER_FILE, ClassFiles, open_book
+from grader.classroom.book import ROSTER_FILE, ClassFiles, check_policy, open_book
 from grader.classroom.roster import Roster, read_roster
 from grader.cli.batch_view import BatchView
 from grader.cli.console import say
@@ -65,6 +65,10 @@ def grade_class(words: BatchWords) -> int:
     except KeyboardInterrupt:
         say(f"stopped: what was graded is kept in {words.results}; the same command with --resume goes on")
         raise
+    if request.shard is None:
+        from grader.cli.likeness import keep_similarity
+
+        keep_similarity(course, request.labs, words.submissions, words.results, request.roster)
     return _tell(summary, words)
 
 
@@ -77,6 +81,7 @@ def _request(course: Course, words: BatchWords, look: Look, backend: BackendMake
     if not words.submissions.is_dir():
         raise UsageError(f"{words.submissions}: expected the folder with the class's submissions.")
     labs = _labs(course, words.labs)
+    check_policy(course)
     seeds = Seeds.replay(words.seed) if words.seed is not None else Seeds.from_environment()
     # The work folder can't be among what is protected: each worker's own stage lies in it.
     protect = (words.submissions, words.results / "records", words.results / ".work" / "in")

@@ -54,6 +54,7 @@ def test_batch_hostile_class_gives_everyone_a_row_and_leaves_nothing_behind(cour
     done = run_grade(course, tmp_path / "tmp", "batch", submissions, "-o", tmp_path / "results", "--jobs", "2")
     assert done.returncode == ExitCode.OK, done.stderr
     assert finals(tmp_path / "results") == FINALS | {"gus": ""}
+    assert {"similarity.json", "similarity.html"} <= {path.name for path in (tmp_path / "results").iterdir()}
     assert "7 submissions: 6 graded, 1 refused" in done.stderr
     assert "[7/7]" in done.stderr
     assert "\x1b" not in done.stderr
