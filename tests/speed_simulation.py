@@ -53,6 +53,8 @@ class Runner:
     claim: Claim = honest
     slowed: float = 1.0
     late: Claim = lambda seconds, calls: 0.0
+    crowded: float = 1.0
+    """Factor on a call's time beyond the first n of a window: more memory than fits a cache."""
     trusted: bool = False
     threads: int = 0
 
@@ -66,12 +68,22 @@ class Machine:
     def __init__(self, noise: Noise, seed: int) -> None:
         self._noise, self._rng, self._pace = noise, np.random.default_rng(seed), 1.0
 
+    @staticmethod
+    def _full(runner: Runner) -> int:
+        return runner.calls(Rules())
+
     def next_round(self) -> None:
         self._pace *= 1.0 + self._noise.drift * self._rng.standard_normal()
 
     def window(self, runner: Runner, number: int, calls: int, *, beside: bool = True) -> WindowTimes:
         rng, noise = self._rng, self._noise
-        seconds = calls * runner.call_s * self._pace * max(0.5, 1.0 + noise.jitter * rng.standard_normal())
+        first = min(calls, self._full(runner))
+        seconds = (
+            (first + (calls - first) * runner.crowded)
+            * runner.call_s
+            * self._pace
+            * max(0.5, 1.0 + noise.jitter * rng.standard_normal())
+        )
         seconds *= runner.slowed if beside else 1.0
         if rng.random() < noise.hiccup:
             seconds += rng.exponential(noise.hiccup_s)

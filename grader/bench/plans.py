@@ -28,7 +28,7 @@ SMALL_MEMORY_GIB = 40
 FA1_MAX_SEQLEN = 4096
 MATH_MAX_SEQLEN = {"forward": 4096, "backward": 2048}
 """Beyond them the scores of a window's calls fill the memory of a card."""
-CACHE_PART = 0.08
+CACHE_PART = 0.05
 """Part of the card's memory that K and V of one decode step may take."""
 
 _LENGTHS: dict[tuple[str, Sweep], tuple[tuple[int, ...], tuple[int, ...]]] = {
@@ -38,6 +38,8 @@ _LENGTHS: dict[tuple[str, Sweep], tuple[tuple[int, ...], tuple[int, ...]]] = {
     ("cpu", "quick"): ((32, 64), (32,)),
 }
 """(device, sweep) → sequence lengths, head dimensions. On a CPU kernels run in Triton's interpreter."""
+BACKWARD_MAX_SEQLEN = 8192
+"""A row of dK costs the test all pairs of a head in float64: seconds here, minutes at twice the length."""
 _CONTEXTS: dict[tuple[str, Sweep], tuple[int, ...]] = {
     ("cuda", "full"): (1024, 2048, 4096, 8192, 16384, 32768),
     ("cuda", "quick"): (1024, 8192, 32768),
@@ -101,6 +103,21 @@ class BenchPlan:
     panels: tuple[str, ...]
     y: tuple[tuple[str, str], ...]
     key: tuple[str, ...]
+
+    def only(self, names: tuple[str, ...]) -> BenchPlan:
+        """The plan with the entries of these names; with all when there are none.
+
+        Raises:
+            UsageError: no entry is called that.
+        """
+        known = [entry.name for entry in self.entries]
+        for name in names:
+            if name not in known:
+                raise UsageError(f"{self.lab} benches no kernel {name!r}.", hint=f"Known: {', '.join(known)}.")
+        if not names:
+            return self
+        entries = tuple(entry for entry in self.entries if entry.name in names)
+        return replace(self, entries=entries, own=tuple(name for name in self.own if name in names))
 
 
 FA1_NOTE = "provided kernel in FA1's loop order"
@@ -185,6 +202,8 @@ class Setting:
             yield from self._decode_shapes()
             return
         lengths, head_dims = _LENGTHS[self.device, self.sweep]
+        if self.lab == "lab07":
+            lengths = tuple(length for length in lengths if length <= BACKWARD_MAX_SEQLEN)
         tokens, hidden = (TOKENS, HIDDEN) if self.device == "cuda" else (lengths[-1], 2 * head_dims[-1])
         if self.device == "cuda" and self.memory_gib < SMALL_MEMORY_GIB:
             tokens //= 2

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,11 @@ from grader.target import Target, choose_target
 Tell = Callable[[str], None]
 
 CSV_NAME, PNG_NAME, JSON_NAME = "benchmark.csv", "benchmark.png", "benchmark.json"
-GPU_RULES = Rules(rounds=10, retries=0, verified=2, checked=24)
-CPU_RULES = Rules(rounds=6, retries=0, verified=1, checked=24, window_s=0.001, warmup=1)
+GPU_RULES = Rules(rounds=10, retries=0, verified=1, checked=6)
+CPU_RULES = Rules(rounds=6, retries=0, verified=1, checked=6, window_s=0.001, warmup=1)
 """In the interpreter a call takes a second: a window is one call, and twelve windows are what a table needs."""
+DECODE_CHECKED = 2
+"""Calls of a decode step that are tested, before the timing and after it: each costs its whole cache in float64."""
 LANES_MEMORY = 0.6
 """Part of the device's memory that all kernels together may take for inputs and outputs: their workers stay open."""
 ON_CPU = "no GPU: Triton's interpreter and CPU code, which says nothing about speed"
@@ -46,7 +49,9 @@ class BenchRequest:
     """What is to be benched and how; the fields are those of `grader.session.GradeRequest`.
 
     Attributes:
-        out: folder for the table and the plot. resume: keep the rows that are there from the same machine.
+        out: folder for the table and the plot.
+        only: names of the kernels; empty for all.
+        resume: keep the rows that are there from the same machine.
     """
 
     course: Course
@@ -57,6 +62,7 @@ class BenchRequest:
     profile: str | None = None
     isolation: str = "auto"
     sweep: Sweep = "full"
+    only: tuple[str, ...] = ()
     resume: bool = False
 
 
@@ -96,7 +102,7 @@ def bench(request: BenchRequest, tell: Tell) -> BenchResult:
         InfrastructureError: the isolation, the device's lock or a worker can't be had.
     """
     lab = request.course.lab(request.lab_id)
-    plan = plan_of(lab.short_id)
+    plan = plan_of(lab.short_id).only(request.only)
     target = choose_target(request.course, lab, request.device, request.profile)
     try:
         request.out.mkdir(parents=True, exist_ok=True)
@@ -119,7 +125,7 @@ class _Running:
     """One run's settings, and the table so far."""
 
     def __init__(self, request: BenchRequest, lab: Lab, plan: BenchPlan, target: Target, tell: Tell) -> None:
-        self._request, self._plan, self._target, self._tell = request, plan, target, tell
+        self._request, self._lab, self._plan, self._target, self._tell = request, lab, plan, target, tell
         self._on_gpu = target.device == "cuda"
         self._profile: HardwareProfile | None = target.profile if self._on_gpu and not target.speed else None
         memory_gib = (target.gpu.memory_mib / 1024 if target.gpu is not None else 0.0) if self._on_gpu else 0.0
@@ -129,25 +135,27 @@ class _Running:
         self._rng = np.random.default_rng()
         self._notes: dict[str, str] = {}
         self._path = request.out / CSV_NAME
+        self._submission = ""
         gpu = target.gpu.name if target.gpu is not None and self._on_gpu else "CPU"
         self._result = BenchResult(plan, target.device, gpu)
 
     def run(self, lanes: Lanes) -> BenchResult:
         result = self._result
+        self._submission = _hash(self._lab, lanes)
         result.absent = dict(lanes.absent)
         for name, reason in lanes.absent.items():
             self._tell(f"{name} is absent: {reason}")
         if not self._on_gpu:
             self._tell(ON_CPU)
         if self._request.resume:
-            result.rows = [row for row in table.read(self._path, self._plan.lab) if self._same_machine(row)]
+            result.rows = [row for row in table.read(self._path, self._plan.lab) if self._still_holds(row)]
             self._tell(f"{len(result.rows)} rows kept from an earlier run")
         shapes = list(self.setting.shapes())
         began, done = time.monotonic(), 0
         for number, shape in enumerate(shapes, start=1):
             entries = self._entries(shape, lanes)
             if entries:
-                self._shape(f"[{number}/{len(shapes)}]", entries, lanes)
+                self._shape(f"[{number}/{len(shapes)}]", shape, entries, lanes)
                 done += 1
             left = (time.monotonic() - began) / max(done, 1) * (len(shapes) - number)
             if left >= 1 and done:
@@ -157,8 +165,10 @@ class _Running:
         table.write(self._path, self._plan.lab, result.rows)
         return result
 
-    def _same_machine(self, row: Row) -> bool:
-        return all(row[name] == value for name, value in self._machine().items() if name != "python")
+    def _still_holds(self, row: Row) -> bool:
+        """Whether a row of an earlier run was made on this machine and, if it's the submission's, with these files."""
+        here = all(row[name] == value for name, value in self._machine().items())
+        return here and row["submission"] in ("", self._submission)
 
     def _look_at_fa1(self, entries: list[tuple[Lane, Point]]) -> None:
         """Count the traffic of the provided kernel before the first row bears its name."""
@@ -185,14 +195,15 @@ class _Running:
                 entries.append((lane, point))
         return entries
 
-    def _shape(self, position: str, entries: list[tuple[Lane, Point]], lanes: Lanes) -> None:
+    def _shape(self, position: str, shape: Shape, entries: list[tuple[Lane, Point]], lanes: Lanes) -> None:
         self._look_at_fa1(entries)
-        label = entries[0][1].label
+        label = shape_label(shape)
         l2_mib = self._profile.l2_mib if self._profile is not None else UNKNOWN_L2_MIB
         rules = GPU_RULES if self._on_gpu else CPU_RULES
+        checked = DECODE_CHECKED if isinstance(shape, DecodeShape) else rules.checked
         part = min(rules.memory_part, LANES_MEMORY / len(lanes.open))
         track = Track(
-            Rules(**(asdict(rules) | {"memory_part": part})),
+            replace(rules, memory_part=part, checked=checked),
             self._memory_bytes,
             int(2 * l2_mib * MIB) if self._on_gpu else MIB,
             lambda point: roofline_s(point.workload, self._profile, self._target.device),
@@ -249,8 +260,15 @@ class _Running:
             *outcome.doubts,
             "" if self._on_gpu else ON_CPU,
         ]
-        machine = self._machine() | {name: str(state.get(name, "")) for name in table.MACHINE[-4:]}
+        machine = self._machine() | {name: str(state.get(name, "")) for name in table.HEAT}
+        machine["submission"] = self._submission if entry.name in self._plan.own else ""
         return row | machine | {"note": "; ".join(note for note in notes if note)}
+
+
+def _hash(lab: Lab, lanes: Lanes) -> str:
+    """Of the files that the student writes, short."""
+    files = lanes.staged.files
+    return hashlib.sha256("".join(files.get(name, "") for name in lab.files.edit).encode()).hexdigest()[:12]
 
 
 def told(row: Row) -> str:

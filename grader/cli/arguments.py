@@ -21,6 +21,7 @@ TAKE_A_VALUE = frozenset(
         "--seed",
         "--out",
         "--shapes",
+        "--only",
     }
 )
 """Options whose next word is a value, so that `grade --device cpu lab06` finds the lab."""

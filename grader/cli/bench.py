@@ -37,6 +37,9 @@ def bench(
     shapes: Annotated[SweepChoice, typer.Option("--shapes", help="How many shapes; a lab's table needs full.")] = (
         SweepChoice.FULL
     ),
+    only: Annotated[
+        str, typer.Option("--only", metavar="NAMES", help="Kernels to bench, e.g. 'fa2,sdpa-flash'; else all.")
+    ] = "",
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep the rows of an earlier run on the same machine; add what lacks.")
     ] = False,
@@ -45,5 +48,5 @@ def bench(
     """Test and time a lab's kernel beside its peers; write benchmark.csv and benchmark.png (labs 06, 07, 08)."""
     from grader.cli.benching import BenchOptions, bench_and_show
 
-    options = BenchOptions(submission, device.value, profile, isolation.value, out, shapes.value, resume)
+    options = BenchOptions(submission, device.value, profile, isolation.value, out, shapes.value, only, resume)
     raise typer.Exit(bench_and_show(lab, options, json_target=json))

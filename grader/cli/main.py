@@ -25,6 +25,7 @@ from grader.cli import (
     profile,
     release,
     replay,
+    report,
     run,
     secret,
     similar,
@@ -53,6 +54,7 @@ app.command("diff")(diff.diff)
 app.command("similar")(similar.similar)
 app.command("replay")(replay.replay)
 app.command("export")(export.export)
+app.command("report")(report.report)
 app.command("leaderboard")(leaderboard.leaderboard)
 app.add_typer(profile.app, name="profile")
 app.add_typer(secret.app, name="secret")

@@ -8,7 +8,7 @@ from pathlib import Path
 from grader.cli.submission import shown
 from grader.course import COURSE_ENVIRONMENT_VARIABLE, WORKING_FOLDER, Course
 from grader.errors import ExitCode, UsageError
-from grader.report.text import clean
+from grader.report.text import clean, count
 from grader.workspace import lay_out
 
 
@@ -22,8 +22,8 @@ def lay_out_and_tell(folder: Path | None) -> int:
     target = folder if folder is not None else Path(WORKING_FOLDER)
     labs = lay_out(course, target)
     for lab in labs:
-        kept = f", {len(lab.kept)} were there already and stay as they are" if lab.kept else ""
-        print(f"{lab.lab_id[:5]}  {clean(shown(target / lab.lab_id))}: {len(lab.made)} files made{kept}")
+        kept = f", {len(lab.kept)} there already and left as they are" if lab.kept else ""
+        print(f"{lab.lab_id[:5]}  {clean(shown(target / lab.lab_id))}: {count(len(lab.made), 'file')} made{kept}")
     print(f"next: {_next_step(course, target, labs[0].lab_id[:5] if labs else 'lab02')}")
     return int(ExitCode.OK)
 

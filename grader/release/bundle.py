@@ -17,7 +17,7 @@ from grader.course import Course
 from grader.errors import CourseError, UsageError
 from grader.provenance import PACKAGE_DIR
 from grader.release.leaks import Leak, LeakFinder
-from grader.release.redact import lab_keys, profile_keys, redact
+from grader.release.redact import course_keys, lab_keys, profile_keys, redact
 from grader.starter import build_starter
 
 BUNDLE_NAME = "flash-attention-course"
@@ -48,7 +48,7 @@ def bundle_files(course: Course, lab_ids: Sequence[str]) -> dict[str, bytes]:
     for name in _ROOT_FILES:
         files[name] = _read(course.root / name)
     files["README.md"] = _readme(course, lab_ids)
-    files["assignments/course.toml"] = _read(course.root / "assignments" / "course.toml")
+    files["assignments/course.toml"] = _course_toml(course)
     for lab_id in lab_ids:
         files.update(_assignment(course, lab_id))
         files.update({f"starter/{lab_id}/{name}": raw for name, raw in build_starter(course, lab_id).items()})
@@ -133,6 +133,14 @@ def _grader() -> Iterator[tuple[str, bytes]]:
         hidden = any(part.startswith(".") or part == "__pycache__" for part in inside.parts)
         if path.is_file() and not hidden and not path.name.endswith(_JUNK_SUFFIXES):
             yield f"grader/{inside.as_posix()}", _read(path)
+
+
+def _course_toml(course: Course) -> bytes:
+    """The course's settings; who has an extension, and why, stays with the instructor."""
+    raw = _read(course.root / "assignments" / "course.toml")
+    if not course.settings.grading.extensions:
+        return raw
+    return redact(raw.decode(), course_keys, "assignments/course.toml").encode()
 
 
 def _assignment(course: Course, lab_id: str) -> Iterator[tuple[str, bytes]]:

@@ -107,16 +107,26 @@ def test_bench_writes_a_table_that_satisfies_the_labs_own_rules(benched: tuple[P
     judge_plot(Recorder(), "benchmark.png", (folder / "out" / "benchmark.png").read_bytes())  # type: ignore[arg-type]
 
 
+def test_only_keeps_the_kernels_that_were_named() -> None:
+    plan = plan_of("lab08").only(("paged", "sdpa-flash"))
+    assert ([entry.name for entry in plan.entries], plan.own) == (["paged", "sdpa-flash"], ("paged",))
+    assert plan_of("lab06").only(()) == plan_of("lab06")
+    with pytest.raises(UsageError, match="no kernel 'fa3'"):
+        plan_of("lab06").only(("fa2", "fa3"))
+
+
 def test_bench_resume_keeps_the_rows_that_are_there(benched: tuple[Path, Any], tmp_path: Path) -> None:
     folder, (_, first, _) = benched
     (tmp_path / "out").mkdir()
     kept = [row for row in first if row["kernel"] != "fa2" or row["seqlen"] == "32"]
-    table.write(tmp_path / "out" / "benchmark.csv", "lab06", kept)
+    older = [row | {"seqlen": "16", "submission": "other files"} for row in kept if row["kernel"] == "fa2"]
+    table.write(tmp_path / "out" / "benchmark.csv", "lab06", [*kept, *older])
     with entries_of(fa1=False):
         _, second, _ = run(tmp_path, "--submission", str(folder / "mine"), "--resume")
     assert second[: len(kept)] == kept
     assert {(row["seqlen"], row["kernel"]) for row in second[len(kept) :]} == {("16", "fa2")}
     assert len(second) == len(first)
+    assert len({row["submission"] for row in second}) == 2
 
 
 def test_bench_a_wrong_row_has_no_time_and_a_failed_one_is_told(tmp_path: Path) -> None:

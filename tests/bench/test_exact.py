@@ -42,6 +42,11 @@ def test_forward_rows_of_an_honest_kernel_pass_and_others_fail(wrong: float | No
     assert test.worst.error <= LARGE
 
 
+def test_gradient_rows_ask_for_keys_once() -> None:
+    test, rng = GradientTest(SHAPE), np.random.default_rng(1)
+    assert [sorted(test.choose(rng)) for _ in range(3)] == [[0, 1, 2], [0], [0]]
+
+
 @pytest.mark.parametrize("broken", [None, 0, 1, 2])
 def test_gradient_rows_of_an_honest_kernel_pass_and_others_fail(broken: int | None) -> None:
     workload = attention_workload(SHAPE, function="f", mode="backward")

@@ -111,6 +111,22 @@ def test_gradebook_policy_about_nothing_is_named(
     assert why in capsys.readouterr().err
 
 
+def test_gradebook_of_a_shard_leaves_decisions_on_others_alone(tmp_path: Path, course: Path) -> None:
+    file = course / "assignments" / "course.toml"
+    extension = '[[grading.extensions]]\nstudent = "zoe"\nlab = "lab06"\nuntil = 2026-03-02T12:00:00\n'
+    file.write_text(file.read_text() + extension)
+    (course / "rubric.toml").write_text("format_version = 1\n[students.zoe.lab06]\npoints = {}\n")
+    (course / "overrides.toml").write_text(
+        'format_version = 1\n[[overrides]]\nstudent = "zoe"\nlab = "lab06"\ncheck = "forward"\npoints = 20\n'
+        'reason = "-"\ndate = 2026-03-01\n'
+    )
+    root = results(tmp_path / "results", [graded()])
+    assert grade("gradebook", root) == 2
+    (root / "batch.json").write_text('{"shard": "1/2"}')
+    assert grade("gradebook", root) == 0
+    assert finals(root) == {"ada": "100"}
+
+
 def test_merge_reports_decides_open_checks_once_and_for_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = results(
         tmp_path / "results", [graded("ada", content="a", checks=OPEN), graded("ben", content="b", checks=OPEN)]

@@ -136,6 +136,7 @@ def container() -> Iterator[Container]:
     try:
         secret = root / "key"
         secret.write_text(SECRET + "\n")
+        secret.chmod(0o600)
         course = Course(PROJECT)
         build_zip(course, [course.lab(LAB)], root / "autograder.zip", secret_file=secret)
         secret.unlink()

@@ -101,8 +101,8 @@ def test_rank_entry_tells_what_the_field_asks_for() -> None:
     assert (entry.torch, entry.triton, entry.driver) == ("2.11.0+cu129", "3.6.0", "")
     assert (entry.isolation, entry.verified, entry.points) == ("sealed", True, 100)
     assert [(shape.label, shape.windows) for shape in entry.shapes] == [
-        ("(4, 16, 4096, 128) causal", 20),
-        ("(2, 16, 2048, 64)", 20),
+        ("timed shape 1", 20),
+        ("timed shape 2", 20),
     ]
     assert entry.shapes[0].median_ms == pytest.approx(2.0 / 1.9)
 
@@ -180,6 +180,8 @@ def test_timed_shapes_reads_what_a_race_measures() -> None:
     assert report is not None
     first = timed_shapes(report)[0]
     assert (first.ratio, first.windows, first.tflops) == (1.5, 20, 450.0)
+    assert first.label == "timed shape 1"
+    assert timed_shapes(report, instructor=True)[0].label == "(4, 16, 4096, 128) causal"
     assert mean_ratio(report) == pytest.approx(1.5)
 
 
@@ -187,7 +189,9 @@ def test_timed_shapes_odd_measures_are_left_out() -> None:
     odd = {"a: yours median_ms": float("inf"), "a: ratio": ["x"], "a: yours windows x calls": "many", "b: ratio": [2]}
     report = graded("ada", checks={"speed_sdpa": {"measured": odd}}).report
     assert report is not None
-    assert [(shape.label, shape.median_ms, shape.ratio) for shape in timed_shapes(report)] == [("a", None, None)]
+    assert [(shape.label, shape.median_ms, shape.ratio) for shape in timed_shapes(report, instructor=True)] == [
+        ("a", None, None)
+    ]
     assert mean_ratio(report) is None
 
 

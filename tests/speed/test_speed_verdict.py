@@ -51,6 +51,11 @@ def test_conclude_of_an_honest_race_is_never_suspect(noise: str, count: int, cal
         assert found["noisy"] == 0
 
 
+@pytest.mark.parametrize("noise", ["gpu", "hot gpu"])
+def test_conclude_of_an_honest_race_whose_longer_windows_are_slower_is_never_suspect(noise: str) -> None:
+    assert verdicts(NOISES[noise], Runner(1e-3, crowded=1.9), 60)["suspect"] == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", NOISES)
 def test_conclude_of_thousands_of_honest_races_is_never_suspect(noise: str) -> None:
@@ -89,6 +94,8 @@ LIARS = {
     "three quarters": Runner(1e-3, claim=lambda seconds, calls: 0.75 * seconds),
     "a constant": Runner(1e-3, claim=lambda seconds, calls: 0.002),
     "less a constant": Runner(1e-3, claim=lambda seconds, calls: seconds - 0.005),
+    "less a constant, as if longer windows were slower": Runner(1e-3, claim=lambda seconds, calls: seconds - 0.003),
+    "halves short windows only": Runner(1e-3, claim=lambda seconds, calls: seconds / 2 if calls <= 10 else seconds),
     "as if launches were all": Runner(1e-3, claim=lambda seconds, calls: 2e-5 * calls),
     "halves, and answers late": Runner(1e-3, claim=half, late=lambda seconds, calls: seconds if calls <= 10 else 0.0),
     "halves, and is always late": Runner(1e-3, claim=half, late=lambda seconds, calls: 0.1 - seconds),
@@ -142,6 +149,13 @@ def test_conclude_of_claims_that_look_low_once_waits_for_more() -> None:
     assert [finding.grave for finding in verdict.findings(attempt, RULES, 0.0)] == [False]
     assert verdict.conclude([attempt], Alone(), RULES, 0.0)[0] == "noisy"
     assert verdict.conclude([attempt] * 3, Alone(), RULES, 0.0)[0] == "suspect"
+
+
+def test_findings_of_a_few_windows_are_never_grave() -> None:
+    few = race_of(claims=[5e-3] * 8, doubles=[20e-3] * 4, outside=5.5e-3)
+    many = race_of(claims=[5e-3] * 20, doubles=[20e-3] * 10, outside=5.5e-3)
+    assert [finding.grave for finding in verdict.findings(few, RULES, 0.0)] == [False]
+    assert [finding.grave for finding in verdict.findings(many, RULES, 0.0)] == [True]
 
 
 def race_of(claims: list[float], doubles: list[float], outside: float) -> Attempt:

@@ -55,7 +55,7 @@ class Rules:
     confidence: float = 0.999
     placement: float = 0.005
     claim_floor: float = 0.8
-    latency_s: float = 0.002
+    latency_s: float = 0.001
     slowed: float = 1.25
     max_spread: float = 0.05
     alone: int = 8
