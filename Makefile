@@ -42,6 +42,7 @@ test-all: check
 	@$(BIN)/pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 starters: $(STAMP)
+	@$(BIN)/python -m grader.canary
 	@$(BIN)/python -m grader.starter
 
 bench: $(STAMP)

@@ -22,6 +22,8 @@ from grader.report.model import Kind
 
 COURSE_ENVIRONMENT_VARIABLE = "GRADE_COURSE"
 POINTS_PER_LAB = 100
+WORKING_FOLDER = "flash-attn-course"
+"""Where a student works: `grade init` makes it, `grade` looks there first."""
 
 Requirement = Literal["gpu", "sm_90", "flash_attn", "ncu", "triton", "nvrtc", "network", "notebook"]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-/]*$")]

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from grader.canary import NOTEBOOK_KEY, unmarked
 from grader.course import Course
 from grader.errors import CourseError, GraderError
 
@@ -31,7 +32,7 @@ _STARTER = re.compile(_PREFIX + r"STARTER:(?: (?P<code>.*?))?" + _SUFFIX)
 
 
 def strip(text: str, name: str = "the file") -> str:
-    """`text` with every marked region replaced by its STARTER lines.
+    """`text` with every marked region replaced by its STARTER lines, and without the mark that says it's a solution.
 
     Raises:
         CourseError: a marker has no partner, regions are nested, or an indented region has no STARTER line at its
@@ -41,7 +42,7 @@ def strip(text: str, name: str = "the file") -> str:
     opened = 0
     starter_lines = 0
     in_head = False
-    for number, line in enumerate(text.splitlines(keepends=True), start=1):
+    for number, line in enumerate(unmarked(text).splitlines(keepends=True), start=1):
         if _BEGIN.match(line):
             if opened:
                 raise _misplaced(name, number, f"BEGIN SOLUTION inside the region that line {opened} opened")
@@ -78,6 +79,7 @@ def _misplaced(name: str, line: int, why: str) -> CourseError:
 def strip_notebook(text: str, name: str = "the notebook") -> str:
     """A Jupyter notebook with its cells' regions stripped, and without outputs and execution counts."""
     notebook = json.loads(text)
+    notebook["metadata"].pop(NOTEBOOK_KEY, None)
     for place, cell in enumerate(notebook["cells"]):
         source = cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
         cell["source"] = strip(source, f"{name}, cell {place}").splitlines(keepends=True)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
 # The same examples every time, no stopwatch, nothing written beside the tests.
@@ -12,3 +16,20 @@ settings.register_profile("repeatable", derandomize=True, database=None, deadlin
 settings.load_profile("repeatable")
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium of the system, driven by Playwright; skips, with the reason, where either is missing.
+
+    Of one module: while it is open its event loop runs, and no other test could start one of its own.
+    """
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("no Chromium is installed (Debian: apt-get install chromium)")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright isn't installed")
+    with playwright.sync_playwright() as driver:
+        # Root in a container has no user namespace to give to Chromium's own sandbox; the pages are ours.
+        found = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield found
+        found.close()

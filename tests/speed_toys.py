@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
+from small_submission import isolation, small_lab
 
+from grader.course import Files
 from grader.judge.speed.model import Array, Drawn, InputSpec, Picks, Rules, Workload
+from grader.sandbox.stage import Staged
+from grader.sandbox.submission import Submission
 
 QUICK = Rules(window_s=0.002, rounds=8, cross_every=2, warmup=1, retries=0, alone=4, max_spread=1e9)
 """Few short windows. The spread isn't looked at: other jobs share this machine."""
@@ -45,3 +51,29 @@ def matmul(size: int = 96, dtype: str = "float32") -> Workload:
         dtype=dtype,
         oracle=MatmulRows(size),
     )
+
+
+HONEST_ATTENTION = """
+import torch
+
+def flash_attention_forward(q, k, v, *, causal=False, scale=None, window=None):
+    scores = (q.float() @ k.float().mT) * q.shape[-1] ** -0.5
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1 + k.shape[2] - q.shape[2])
+        scores = scores.masked_fill(hidden, float("-inf"))
+    lse = torch.logsumexp(scores, -1)
+    return (torch.exp(scores - lse[..., None]) @ v.float()).to(q.dtype), lse
+"""
+
+
+def made(folder: Path, files: dict[str, str], *, runtime: Literal["numpy", "torch"] = "numpy") -> Submission:
+    """A submission of those files, the first of which holds its functions."""
+    for name, text in files.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o644)
+    for path in (folder, *list(folder.parents)[:3]):  # pytest's temporary folders are closed to other users
+        if path.owner() == folder.owner() and path != Path("/"):
+            path.chmod(path.stat().st_mode | 0o055)
+    lab = small_lab(runtime)
+    lab = lab.model_copy(update={"files": Files(edit=(next(iter(files)),))})
+    return Submission(Staged(folder, folder), lab, isolation(), "cpu")

@@ -24,7 +24,8 @@ MAY_IMPORT = {
     "course": {"errors", "report", "grading"},
     "profiles": LEAVES,
     "provenance": LEAVES,
-    "starter": LEAVES,
+    "canary": LEAVES,
+    "starter": LEAVES | {"canary"},
     "mutants": LEAVES,
     "pages": LEAVES | {"profiles"},
     "leaderboard": LEAVES | {"classroom", "pages"},
@@ -36,6 +37,7 @@ MAY_IMPORT = {
     "baselines": LEAVES | {"profiles", "sandbox"},
     "judge": LEAVES | {"profiles", "worker", "sandbox", "kernels", "baselines"},
     "calibration": LEAVES | {"files", "profiles", "provenance", "target", "sandbox", "judge", "session"},
+    "bench": LEAVES | {"files", "profiles", "provenance", "target", "sandbox", "baselines", "judge"},
     "session": LEAVES | {"profiles", "provenance", "target", "sandbox", "judge"},
 }
 """Room → rooms that it may import. A room that isn't here stands above all of these, and no one of them sees it."""

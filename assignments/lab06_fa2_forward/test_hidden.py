@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grader.judge import Judge, Submission, attention, check
+from grader.judge import Judge, Submission, attention, check, speed
 from grader.judge.codegen import judge_forward_codegen
 from grader.judge.fa2_traffic import judge_skipped_tiles
 from grader.profiles import load_profile
@@ -17,7 +17,12 @@ from grader.sandbox.failures import SubmissionRaised
 
 COURSE = Path(__file__).resolve().parents[2]
 SMALL_CARDS = ("l4", "a10", "rtx3090")
-NO_SPEED_ENGINE = "speed judging isn't part of this version of the grader: nothing was timed, no points are at stake"
+TIMED = (
+    speed.AttentionShape(4, 16, 16, 4096, 4096, 64, "bfloat16"),
+    speed.AttentionShape(4, 16, 16, 4096, 4096, 128, "float16", causal=True),
+    speed.AttentionShape(4, 32, 8, 4096, 4096, 128, "bfloat16"),
+)
+AT_THE_ROOFLINE = speed.AttentionShape(4, 16, 16, 4096, 4096, 128, "bfloat16")
 
 
 def _forward(submission: Submission, judge: Judge, label: str = "", **options: object) -> None:
@@ -282,13 +287,20 @@ def test_offsets_beyond_int32(
     attention.judge_forward(judge, case, o, lse, label=f"wide {wide}")
 
 
+def _timed(judge: Judge, shape: speed.AttentionShape) -> speed.Workload:
+    return speed.attention(speed.long_enough(shape, judge.profile), function=attention.FUNCTION)
+
+
 @check("speed-vs-sdpa")
 def test_speed_against_sdpa_flash(submission: Submission, judge: Judge) -> None:
-    """Ratio of times, interleaved, over shapes that take 0.3 ms or more."""
-    judge.skip(NO_SPEED_ENGINE)
+    """Ratio of times, interleaved, over head_dim 64 and 128, with and without a mask, plain and grouped heads."""
+    workloads = [_timed(judge, shape) for shape in TIMED]
+    races = [speed.against(judge, submission, workload, baseline="sdpa_flash") for workload in workloads]
+    speed.settle(judge, races, "against SDPA flash")
 
 
 @check("speed-roofline")
 def test_fraction_of_the_roofline(submission: Submission, judge: Judge) -> None:
     """TFLOP/s at seqlen 4096, head_dim 128, over the profile's peak."""
-    judge.skip(NO_SPEED_ENGINE)
+    speed.settle(judge, [speed.alone(judge, submission, _timed(judge, AT_THE_ROOFLINE))], "timed by itself")
+# kept-from-students-215dad9da01e624a

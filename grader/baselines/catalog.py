@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from grader.errors import CourseError
+from grader.sandbox.environment import SYSTEM_DIRS, is_within, python_files
 
 Operation = Literal["forward", "backward", "decode", "paged_decode"]
 OPERATIONS: tuple[Operation, ...] = ("forward", "backward", "decode", "paged_decode")
@@ -104,6 +105,9 @@ def _reason(baseline: Baseline, operation: Operation, device: str, dtype: str, s
         return "torch isn't installed"
     if baseline.package and not _INSTALLED[baseline.package]():
         return f"{baseline.package} isn't installed"
+    hidden = _hidden_folder() if baseline.package else None
+    if hidden is not None:
+        return f"{baseline.package} lies in {hidden}, outside of this Python's environment: no worker sees it"
     if operation not in baseline.operations:
         return "reads no block table" if operation == "paged_decode" else f"does no {operation}"
     if device != "cuda":
@@ -130,6 +134,12 @@ def _sm_here() -> int:
 def _folders(package: str) -> list[Path]:
     spec = importlib.util.find_spec(package)
     return [] if spec is None else [Path(folder) for folder in spec.submodule_search_locations or ()]
+
+
+def _hidden_folder() -> Path | None:
+    """Where `flash_attn` lies, if no worker can see it there: one starts without PYTHONPATH, behind an allowlist."""
+    seen: tuple[Path | str, ...] = (*SYSTEM_DIRS, *python_files().roots)
+    return next((folder for folder in _folders("flash_attn") if not is_within(folder.resolve(), seen)), None)
 
 
 def _has_flash_attn() -> bool:

@@ -124,8 +124,13 @@ def differing(old: Report, new: Report) -> list[str]:
         *differing_hashes(old.hashes, new.hashes),
         *(["the profile"] if old.profile.sha256 != new.profile.sha256 else []),
         *(["the key of the inputs"] if old.seed.key_id != new.seed.key_id else []),
-        *(["the device"] if (old.device, old.device_name) != (new.device, new.device_name) else []),
+        *(["the device"] if _card(old) != _card(new) else []),
     ]
+
+
+def _card(report: Report) -> str:
+    """The device that a report's figures hang on; which CPU it was, or why no GPU, decides nothing."""
+    return report.device_name if report.device == "cuda" else report.device
 
 
 def differing_hashes(old: Hashes, new: Hashes) -> list[str]:

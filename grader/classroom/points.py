@@ -76,6 +76,8 @@ _STATES: dict[Status, State] = {
     # Held for a person, or the grader's own failure: no policy may turn these into lost points.
     Status.SUSPECT: "waiting",
     Status.ERROR: "waiting",
+    # What it earned counts; the rest waits until somebody has measured that card's thresholds.
+    Status.PENDING: "waiting",
 }
 
 OPEN_STATUSES = frozenset(_STATES)
@@ -117,10 +119,13 @@ def count(found: Iterable[Item], ungradable: Literal["pending", "excluded", "zer
     for item in found:
         if item.state == "decided":
             raw, gradable = raw + item.earned, gradable + item.most
-        elif item.state == "ungraded":
-            ungraded += item.most
+            continue
+        # Points that are earned already are, whatever becomes of the rest.
+        raw, gradable, open_points = raw + item.earned, gradable + item.earned, item.most - item.earned
+        if item.state == "ungraded":
+            ungraded += open_points
         else:
-            waiting += item.most
+            waiting += open_points
     total = gradable + ungraded + waiting
     counted = total - ungraded
     if ungradable == "pending" or not counted:

@@ -148,9 +148,7 @@ def loads(text: str | bytes) -> Record:
     report = table.pop("report", None)
     parsed = report_json.loads(json.dumps(report)) if report is not None else None
     try:
-        return Record.model_validate_json(
-            json.dumps({**table, "report": parsed and parsed.model_dump(mode="json", exclude=set(report_json.DERIVED))})
-        )
+        return Record.model_validate({**table, "report": parsed})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "the object"

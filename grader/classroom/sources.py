@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grader.classroom import records
+from grader.classroom.records import Record
 from grader.errors import UsageError
 from grader.report import json as report_json
 from grader.report.model import Report
@@ -18,15 +19,16 @@ MAX_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Source:
-    """One report and where it was read.
-
-    Attributes:
-        student: whose it is, where a record says so.
-    """
+    """One report, where it was read, and the record that it came in, if any."""
 
     path: Path
     report: Report
-    student: str = ""
+    record: Record | None = None
+
+    @property
+    def student(self) -> str:
+        """Whose it is; empty where only a report tells."""
+        return self.record.student if self.record is not None else ""
 
 
 def read_source(path: Path) -> Source:
@@ -49,7 +51,7 @@ def read_source(path: Path) -> Source:
         raise UsageError(f"{path}: {error.message}", hint="Name a file of `grade LAB --json FILE`.") from error
     if record.report is None:
         raise UsageError(f"{path}: a record without a report ({record.outcome}: {record.message}).")
-    return Source(path, record.report, record.student)
+    return Source(path, record.report, record)
 
 
 def read_sources(paths: Iterable[Path]) -> Iterator[Source | UsageError]:

@@ -9,7 +9,20 @@ from collections.abc import Callable, Collection, Sequence
 from grader.errors import UsageError
 
 TAKE_A_VALUE = frozenset(
-    {"--submission", "--device", "--profile", "--json", "--isolation", "-k", "--select", "--level", "--seed"}
+    {
+        "--submission",
+        "--device",
+        "--profile",
+        "--json",
+        "--isolation",
+        "-k",
+        "--select",
+        "--level",
+        "--seed",
+        "--out",
+        "--shapes",
+        "--only",
+    }
 )
 """Options whose next word is a value, so that `grade --device cpu lab06` finds the lab."""
 

@@ -151,14 +151,19 @@ def gradescope_of(row: Row) -> str:
     if row.report is None:
         decided = row.status == "refused" and row.final is not None
         return refused(one_line(row.message), float(row.final or 0)) if decided else ""
+    score = row.so_far if row.final is None else row.final
+    automatic = None if row.automatic is None else float(row.automatic)
+    return gradescope(row.report, Adjustment(float(score), automatic, row_notes(row)))
+
+
+def row_notes(row: Row) -> tuple[str, ...]:
+    """What lateness and people did to a grade, a line each, for the student; reasons stay with the instructor."""
     notes = [f"Handed in {late_span(row.late.late_by)} late."] if row.late.late_by else []
     notes += [row.message] if row.status == "too late" else []
     for applied in row.overrides:
         before = "undecided" if applied.before is None else plain(applied.before)
         notes.append(f"Changed by a person on {applied.date}: {before} became {plain(applied.after)}.")
-    score = row.so_far if row.final is None else row.final
-    automatic = None if row.automatic is None else float(row.automatic)
-    return gradescope(row.report, Adjustment(float(score), automatic, tuple(notes)))
+    return tuple(notes)
 
 
 def canvas_of(book: Book) -> str:

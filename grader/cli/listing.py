@@ -198,5 +198,7 @@ def show_detected(*, json_target: str | None) -> int:
             print(f"No GPU: {found.reason}.")
         elif matched is None:
             print("No profile of this course describes this card: correctness is graded, speed is not.")
+            if not found.gpus[0].mig:
+                print("`grade profile calibrate` measures it and writes one.")
         print(f"Profile: {name}" + ("" if matched else " (the course's)"))
     return int(ExitCode.OK)

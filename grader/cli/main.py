@@ -11,17 +11,24 @@ import typer
 
 from grader.cli import (
     batch,
+    bench,
     diff,
     doctor,
     export,
     gradebook,
     hint,
+    init,
     labs,
     leaderboard,
     merge,
     merge_reports,
     profile,
+    release,
+    replay,
+    report,
     run,
+    secret,
+    similar,
 )
 from grader.cli.arguments import rewrite
 from grader.cli.console import forgive_encoding
@@ -35,15 +42,22 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("batch")(batch.batch)
 app.command("merge")(merge.merge)
+app.command("init")(init.init)
+app.command("release")(release.release)
 app.command("list")(labs.list_labs)
 app.command("hint")(hint.hint)
+app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 app.command("gradebook")(gradebook.gradebook)
 app.command("merge-reports")(merge_reports.merge_reports)
 app.command("diff")(diff.diff)
+app.command("similar")(similar.similar)
+app.command("replay")(replay.replay)
 app.command("export")(export.export)
+app.command("report")(report.report)
 app.command("leaderboard")(leaderboard.leaderboard)
 app.add_typer(profile.app, name="profile")
+app.add_typer(secret.app, name="secret")
 
 
 def _print_version(wanted: bool) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grader.course import Course, Lab
+from grader.course import WORKING_FOLDER, Course, Lab
 from grader.errors import UsageError
-
-WORKING_FOLDER = "flash-attn-course"
 
 
 def find_submission(course: Course, lab: Lab, asked: Path | None) -> Path:
-    """The folder named by --submission, else the working folder's, else the starter's.
+    """The folder named by --submission, else the lab's folder here, else the working folder's, else the starter's.
 
     A folder named one level too high (it holds ``lab06_fa2_forward/`` in place of the files) is stepped into.
 
@@ -26,6 +24,7 @@ def find_submission(course: Course, lab: Lab, asked: Path | None) -> Path:
             raise UsageError(f"--submission {asked}: cannot be read ({error.strerror}).") from error
     here = Path.cwd()
     places = [
+        *([here / lab.id] if any((here / lab.id / name).is_file() for name in lab.files.edit) else []),
         *(folder / lab.id for folder in (here, *here.parents) if folder.name == WORKING_FOLDER),
         here / WORKING_FOLDER / lab.id,
         course.root / WORKING_FOLDER / lab.id,

@@ -15,7 +15,7 @@ from typing import NoReturn, Protocol
 
 from grader.judge.oracle import AttentionCase
 from grader.judge.precision import numpy_dtype
-from grader.kernels.closed_forms import LSE_ITEMSIZE
+from grader.kernels.closed_forms import LSE_ITEMSIZE, attention_flops
 from grader.report.model import Diagnosis
 from grader.worker.traffic_model import Traffic
 
@@ -60,6 +60,7 @@ def judge_fa2_traffic(judge: Judging, case: AttentionCase, traffic: Traffic) -> 
     """
     _require_counted(judge, traffic)
     work = measure_work(judge, case, traffic)
+    _measure_against_bound(judge, case, traffic, work)
     blocks = _row_blocks(judge, case, traffic, work)
     most = judge.thresholds["max_block_m"], judge.thresholds["min_block_m"]
     low, high = (-(-case.q_len // int(block)) for block in most)
@@ -121,6 +122,15 @@ def measure_work(judge: Judging, case: AttentionCase, traffic: Traffic) -> Work:
     judge.measure("programs", programs)
     splits = _splits(judge, case, traffic, q_bytes)
     return Work(heads, heads * case.q_len, case.head_dim, q_bytes, kv_bytes, splits, programs)
+
+
+def _measure_against_bound(judge: Judging, case: AttentionCase, traffic: Traffic, work: Work) -> None:
+    """What moved beside the closed form with the largest tile of query rows that is allowed; for the student's page."""
+    least_blocks = -(-case.q_len // int(judge.thresholds["max_block_m"]))
+    bound = 2 * work.q_bytes + 2 * least_blocks * work.kv_bytes + work.rows * LSE_ITEMSIZE
+    judge.measure("forward: moved_bytes", traffic.loaded_bytes + traffic.stored_bytes)
+    judge.measure("forward: bound_bytes", bound)
+    judge.measure("forward: flops", attention_flops(case.batch, case.q_heads, case.q_len, case.k_len, case.head_dim))
 
 
 def _splits(judge: Judging, case: AttentionCase, traffic: Traffic, q_bytes: int) -> int:

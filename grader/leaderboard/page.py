@@ -17,7 +17,7 @@ def page(leaderboard: Leaderboard) -> str:
         labs.append({"id": lab[:5], "title": boards[0].title, "boards": boards, "plot": plot(boards)})
     return render(
         "leaderboard.html.j2",
-        style="leaderboard.css",
+        style=("base.css", "leaderboard.css"),
         script="leaderboard.js",
         course=leaderboard.course,
         time=leaderboard.time,

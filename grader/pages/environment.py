@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -41,13 +41,13 @@ def _environment() -> Any:
     return environment
 
 
-def render(template: str, *, style: str, script: str = "", **values: Any) -> str:
+def render(template: str, *, style: Sequence[str], script: str = "", **values: Any) -> str:
     """One self-contained page.
 
     Its policy allows the very style and script that it holds, told by their hashes, and nothing from elsewhere.
 
     Args:
-        style, script: names of files beside the template.
+        style, script: names of files beside the template; styles are put one after another.
         values: for the template; strings are escaped there, `svg.Drawing` goes in as it is.
 
     Raises:
@@ -55,7 +55,7 @@ def render(template: str, *, style: str, script: str = "", **values: Any) -> str
     """
     from markupsafe import Markup
 
-    css = (TEMPLATES / style).read_text(encoding="utf-8")
+    css = "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in style)
     code = (TEMPLATES / script).read_text(encoding="utf-8") if script else ""
     policy = f"default-src 'none'; style-src '{_hash(css)}'; base-uri 'none'; form-action 'none'"
     if code:

@@ -16,7 +16,7 @@ _BOUNDS = (1.0, 10.0, 100.0)
 _SHADED = ("·", "░", "▒", "▓", "█")
 _PLAIN = (".", "-", "+", "#", "!")
 _STYLES = ("dim", "yellow", "dark_orange", "red", "bold magenta")
-_MEANINGS = ("allowed", "up to 10x", "up to 100x", "more", "not finite")
+LEVELS = ("allowed", "up to 10x", "up to 100x", "more", "not finite")
 
 
 def level(cell: float) -> int:
@@ -69,6 +69,6 @@ def draw(error_map: ErrorMap, *, shaded: bool, max_columns: int = MAX_COLUMNS) -
     seen = sorted({cell for row in levels for cell in row})
     legend = Text("  error / allowed: ", style="dim")
     for position, cell in enumerate(seen):
-        legend.append(("  " if position else "") + glyphs[cell], style=_STYLES[cell]).append(f" {_MEANINGS[cell]}")
+        legend.append(("  " if position else "") + glyphs[cell], style=_STYLES[cell]).append(f" {LEVELS[cell]}")
     lines.append(legend)
     return lines

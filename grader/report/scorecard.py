@@ -154,7 +154,7 @@ class Scorecard:
             return
         reasons = verdict.skipped_points(selected)
         if all(check.status is Status.SKIPPED for check in selected) and len(reasons) == 1:
-            skipped = f"{title}: {count(len(selected), 'check')} skipped ({next(iter(reasons))})"
+            skipped = f"{title}: {count(len(selected), 'check')} not run here ({next(iter(reasons))})"
             yield Paragraph(Text(skipped, style="bold"), indent=0)
             return
         yield Text(title, style="bold")

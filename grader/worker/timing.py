@@ -315,10 +315,11 @@ class Timer:
         found = self._outputs[call]
         if output >= len(found):
             raise ContractError(f"A timed call returned {len(found)} results; expected at least {output + 1}.")
-        try:
-            return self._memory.rows(found[output], indices)
-        except (IndexError, ValueError) as error:
-            raise ContractError(f"Result {output} of a timed call has another shape: {error}.") from error
+        shape, wanted = tuple(found[output].shape), indices.max(axis=0)
+        # Looked at before it's read: a GPU ends the whole process over an index out of range.
+        if len(shape) < len(wanted) or any(index >= size for index, size in zip(wanted, shape, strict=False)):
+            raise ContractError(f"Result {output} of a timed call has shape {shape}, which it shouldn't have.")
+        return self._memory.rows(found[output], indices)
 
 
 def _listed(result: Any) -> list[Any]:

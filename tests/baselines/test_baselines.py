@@ -211,6 +211,15 @@ def test_installed_tells_the_two_flash_attn_packages_apart(tmp_path: Path, monke
     assert catalog._has_flash_attn()
 
 
+def test_find_sees_that_a_package_is_where_no_worker_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "flash_attn").mkdir()
+    (tmp_path / "flash_attn" / "flash_attn_interface.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = find("flash_attn", "forward", "cuda", sm=90)
+    assert isinstance(found, Absent)
+    assert found.reason.startswith(f"flash_attn lies in {tmp_path}")
+
+
 def test_every_baseline_has_its_staged_functions() -> None:
     for name in NAMES:
         baseline = catalog._BY_NAME[name]

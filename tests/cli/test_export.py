@@ -135,6 +135,7 @@ def test_leaderboard_without_a_key_is_refused(grade, course, results: Path, monk
     assert done.code == 2
     assert "needs a key" in done.err
     Path("key").write_text(SECRET)
+    Path("key").chmod(0o600)
     assert grade("leaderboard", str(results), "--key-file", "key", "--lab", "6").code == 0
 
 

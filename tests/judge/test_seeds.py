@@ -37,6 +37,7 @@ def test_from_environment_secret_is_named_and_kept() -> None:
 
 def test_from_environment_file_means_the_same_as_the_variable(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(f"{SECRET}\n")
+    (tmp_path / "secret").chmod(0o600)
     from_file = Seeds.from_environment({"GRADE_SECRET_FILE": str(tmp_path / "secret")})
     assert from_file == Seeds.from_environment({"GRADE_SECRET": SECRET})
 
@@ -71,3 +72,28 @@ def test_replay_of_no_key_is_usage_error() -> None:
 
 def test_seeds_repr_hides_the_key() -> None:
     assert SECRET not in repr(Seeds.from_environment({"GRADE_SECRET": SECRET}))
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o602, 0o644, 0o660, 0o777])
+def test_from_environment_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
+    file = tmp_path / "secret"
+    file.write_text(SECRET)
+    file.chmod(mode)
+    with pytest.raises(UsageError, match=rf"may be read or changed by others \(mode {mode:04o}\)"):
+        Seeds.from_environment({"GRADE_SECRET_FILE": str(file)})
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o600, 0o640])
+def test_from_environment_file_of_a_person_or_a_group_is_taken(tmp_path: Path, mode: int) -> None:
+    file = tmp_path / "secret"
+    file.write_text(SECRET)
+    file.chmod(mode)
+    assert Seeds.from_environment({"GRADE_SECRET_FILE": str(file)}).source == "secret"
+
+
+def test_from_environment_file_too_large_to_be_a_secret_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(b"x" * 5000)
+    file.chmod(0o600)
+    with pytest.raises(UsageError, match="is larger than 4096 bytes"):
+        Seeds.from_environment({"GRADE_SECRET_FILE": str(file)})

@@ -158,6 +158,25 @@ def test_bandwidth_is_held_to_the_measured_copy() -> None:
     assert "80% of the measured copy bandwidth" in diagnosis(lambda: bandwidth(0.8))
 
 
+class UnsteadyWorker(fakes.FakeWorker):
+    """Every second round of everything but the driver's copy takes a quarter longer."""
+
+    def time(self, cubin: bytes, cases: list[dict[str, Any]], **options: Any) -> np.ndarray:
+        steady = super().time(cubin, cases, **options)
+        unsteady = np.where(np.arange(steady.shape[1]) % 2, 1.25, 1.0)
+        return np.where([[case["kernel"] == "memcpy"] for case in cases], steady, steady * unsteady)
+
+
+def test_bandwidth_that_spreads_over_the_threshold_is_noisy_after_further_rounds() -> None:
+    judge = fakes.new_judge("gpu-bandwidth")
+    worker = UnsteadyWorker({}, lambda case: 0.5 if case["kernel"] == "memcpy" else 0.54)
+    with pytest.raises(Verdict) as caught:
+        runs.judge_bandwidth(judge, gpu(worker))
+    assert caught.value.status is Status.NOISY
+    assert "too near to 85%" in caught.value.message
+    assert (judge.measured["attempts"], judge.measured["rounds"]) == (3, 45)
+
+
 def test_copy_faster_than_the_memory_is_suspect() -> None:
     with pytest.raises(Verdict) as caught:
         bandwidth(1.0, memcpy_ms=0.05)
@@ -176,6 +195,21 @@ def test_strides_are_held_to_the_model_from_both_sides() -> None:
     strides({1: 1.0, 4: 2.6, 8: 5.0})
     assert "At stride 8" in diagnosis(lambda: strides({1: 1.0, 4: 2.6, 8: 2.0}))
     assert "At stride 4" in diagnosis(lambda: strides({1: 1.0, 4: 6.0, 8: 5.0}))
+
+
+def test_strides_that_spread_over_the_allowance_are_noisy() -> None:
+    class SpreadWorker(fakes.FakeWorker):
+        def time(self, cubin: bytes, cases: list[dict[str, Any]], **options: Any) -> np.ndarray:
+            each = np.array([{1: 1.0, 4: 2.6, 8: 8.0}[case["arguments"][-1][1]] for case in cases])
+            rows = np.repeat(each[:, None], options["repeats"], axis=1)
+            rows[each == 8.0, ::2] = 9.6  # the model allows 9.0
+            return rows
+
+    worker = SpreadWorker({})
+    with pytest.raises(Verdict) as caught:
+        runs.judge_strides(fakes.new_judge("gpu-strides"), gpu(worker))
+    assert caught.value.status is Status.NOISY
+    assert "At stride 8" in caught.value.message
 
 
 def benchmark(ratio: float, table: bytes | None) -> list[tuple[float, str]]:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from grader.judge.backward.judging import BACKWARD, given
-from grader.judge.codegen import Judging, judge_launches
+from grader.judge.codegen import Judging, Launch, judge_codegen
 from grader.judge.oracle import AttentionCase
-from grader.kernels.compile import Capture
 from grader.profiles import HardwareProfile
 from grader.sandbox.submission import Submission
 
@@ -19,8 +18,5 @@ def judge_backward_codegen(
 ) -> None:
     """Capture the launches of a half-precision backward for each card, compile them, and hold them to its gates."""
     asked = given(case, np.zeros(case.q.shape))
-
-    def capture(profile: HardwareProfile) -> Capture:
-        return submission.capture(BACKWARD, *asked.arguments(submission.device), profile=profile, **asked.options())
-
-    judge_launches(judge, submission, capture, profiles)
+    call = Launch(BACKWARD, asked.arguments(submission.device), asked.options())
+    judge_codegen(judge, submission, call, profiles)

@@ -1,15 +1,14 @@
 """kernels.cu on a GPU: right answers between intact guards, bandwidth, strides, and shuffle against shared memory.
 
 The host code is the grader's (`grader.worker.cuda_launch`), in a process that holds nothing of the submission but the
-cubin; so the times of its CUDA events can be believed. Medians of interleaved rounds; the course's speed engine, with
-its intervals and paired windows, isn't part of this lab.
+cubin; so the times of its CUDA events can be believed. Ratios and their intervals: see `times`.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grader.judge.gpu_basics import code, warps
+from grader.judge.gpu_basics import code, times, warps
 from grader.judge.gpu_basics.requests import sectors, strided
+from grader.judge.speed.model import Interval
 from grader.kernels.cuda import CudaBuild, CudaLaunch, CudaResult, CudaWorker
 from grader.report.model import Diagnosis
 
@@ -33,6 +33,9 @@ ITEM = 4
 SECTOR_BYTES = 32
 WARMUP = 3
 STRIDES = (1, 4, 8)
+COPY = "copy, "
+FRACTION = "fraction_of_memcpy"
+SHARED_OVER_SHUFFLE = "shared_over_shuffle"
 BENCH_FILE = "warp_bench.csv"
 BENCH_COLUMNS = (
     "kernel",
@@ -192,21 +195,16 @@ def explain_reduction(launch: CudaLaunch, cases: Sequence[warps.Reduction], got:
 # Times
 
 
-def medians(judge: Judge, gpu: Gpu, cases: dict[str, dict[str, Any]], buffer_bytes: int) -> dict[str, float]:
-    """Median of each case in ms, from interleaved rounds; medians and spreads go into the report."""
+def take_rounds(judge: Judge, gpu: Gpu, cases: dict[str, dict[str, Any]], buffer_bytes: int) -> Callable[[], Array]:
+    """What times every case in interleaved rounds, ms, a row a case."""
     repeats = int(judge.thresholds["repeats"])
-    times = gpu.worker.time(
-        gpu.built.cubin, list(cases.values()), buffer_bytes=buffer_bytes, warmup=WARMUP, repeats=repeats
-    )
-    if times.shape != (len(cases), repeats) or not (times > 0).all():
-        judge.suspect("The events gave no positive time for every launch.")
-    found = {}
-    for label, row in zip(cases, times, strict=True):
-        low, middle, high = np.percentile(row, [25, 50, 75])
-        found[label] = float(middle)
-        judge.measure(f"{label}: median_ms", round(float(middle), 5))
-        judge.measure(f"{label}: iqr_ms", round(float(high - low), 5))
-    return found
+
+    def take() -> Array:
+        return gpu.worker.time(
+            gpu.built.cubin, list(cases.values()), buffer_bytes=buffer_bytes, warmup=WARMUP, repeats=repeats
+        )
+
+    return take
 
 
 def grids(gpu: Gpu, threads: int) -> dict[str, int]:
@@ -230,17 +228,26 @@ def judge_bandwidth(judge: Judge, gpu: Gpu) -> None:
     }
     for label, grid in grids(gpu, n // 4).items():
         arguments = ["src", "dst", ["i64", n]]
-        cases[label] = {"kernel": "copy_coalesced", "grid": grid, "block": BLOCK, "arguments": arguments}
-    found = medians(judge, gpu, cases, buffer_bytes)
-    best = min(ms for label, ms in found.items() if label != "memcpy")
-    judge.measure("memcpy_gbs", round(2 * buffer_bytes / found["memcpy"] / 1e6, 1))
+        cases[COPY + label] = {"kernel": "copy_coalesced", "grid": grid, "block": BLOCK, "arguments": arguments}
+    wanted = judge.thresholds["fraction"]
+    rounds, found = times.measured(
+        judge,
+        list(cases),
+        take_rounds(judge, gpu, cases, buffer_bytes),
+        lambda rounds: {FRACTION: times.ratio(rounds["memcpy"], times.best(rounds, COPY))},
+        lambda found: found[FRACTION].low < wanted <= found[FRACTION].high,
+    )
+    best = float(np.median(times.best(rounds, COPY)))
+    judge.measure("memcpy_gbs", round(2 * buffer_bytes / float(np.median(rounds["memcpy"])) / 1e6, 1))
     judge.measure("copy_gbs", round(2 * buffer_bytes / best / 1e6, 1))
-    fraction, wanted = found["memcpy"] / best, judge.thresholds["fraction"]
-    judge.measure("fraction_of_memcpy", round(fraction, 4))
     if 2 * buffer_bytes / best / 1e6 > judge.thresholds["possible"] * judge.profile.bandwidth_gbs:
         judge.suspect("The copy is faster than the card's memory.")
-    if fraction < wanted:
-        judge.fail(f"copy_coalesced reaches {fraction:.0%} of the measured copy bandwidth; expected {wanted:.0%}.")
+    fraction = found[FRACTION]
+    reached = f"copy_coalesced reaches {fraction.value:.0%} of the measured copy bandwidth"
+    if fraction.high < wanted:
+        judge.fail(f"{reached}; expected {wanted:.0%}.")
+    if fraction.low < wanted:
+        judge.noisy(f"{reached} ({fraction.low:.1%} to {fraction.high:.1%}), too near to {wanted:.0%} to tell.")
 
 
 def predicted_slowdown(stride: int) -> float:
@@ -267,18 +274,37 @@ def judge_strides(judge: Judge, gpu: Gpu) -> None:
         for stride in STRIDES
         for label, grid in grids(gpu, n).items()
     }
-    found = medians(judge, gpu, cases, buffer_bytes)
-    best = {s: min(ms for label, ms in found.items() if label.startswith(f"stride {s},")) for s in STRIDES}
     within = judge.thresholds["within"]
+    allowed = {
+        slowdown_of(stride): (predicted_slowdown(stride) / within, predicted_slowdown(stride) * within)
+        for stride in STRIDES[1:]
+    }
+
+    def slowdowns(rounds: times.Rounds) -> dict[str, Interval]:
+        first = times.best(rounds, "stride 1,")
+        return {slowdown_of(s): times.ratio(times.best(rounds, f"stride {s},"), first) for s in STRIDES[1:]}
+
+    def straddle(found: dict[str, Interval]) -> bool:
+        return any(i.low < edge < i.high for name, i in found.items() for edge in allowed[name])
+
+    take = take_rounds(judge, gpu, cases, buffer_bytes)
+    _, found = times.measured(judge, list(cases), take, slowdowns, straddle)
     for stride in STRIDES[1:]:
-        ratio, predicted = best[stride] / best[1], predicted_slowdown(stride)
-        judge.measure(f"stride {stride}: slowdown", round(ratio, 3))
+        ratio, predicted = found[slowdown_of(stride)], predicted_slowdown(stride)
+        low, high = allowed[slowdown_of(stride)]
         judge.measure(f"stride {stride}: predicted", round(predicted, 3))
-        if not predicted / within <= ratio <= predicted * within:
-            judge.fail(
-                f"At stride {stride} the copy takes {ratio:.2f} times as long as at stride 1; the sector model says "
-                f"{predicted:.2f}, and the check allows a factor of {within:g} either way."
-            )
+        said = (
+            f"At stride {stride} the copy takes {ratio.value:.2f} times as long as at stride 1; the sector model says "
+            f"{predicted:.2f}, and the check allows a factor of {within:g} either way."
+        )
+        if ratio.high < low or ratio.low > high:
+            judge.fail(said)
+        if ratio.low < low or ratio.high > high:
+            judge.noisy(f"{said} The spread, {ratio.low:.2f} to {ratio.high:.2f}, reaches over that.")
+
+
+def slowdown_of(stride: int) -> str:
+    return f"stride {stride}: slowdown"
 
 
 # Shuffle against shared memory
@@ -307,20 +333,35 @@ def judge_benchmark(judge: Judge, gpu: Gpu, table: bytes | None) -> None:
         for kernel in ("warp_sum_shuffle", "warp_sum_shared")
         for count in (1, rounds + 1)
     }
-    found = medians(judge, gpu, cases, max(ITEM * n, 1 << 20))
-    each = {
-        kernel: (found[f"{kernel} x{rounds + 1}"] - found[f"{kernel} x1"]) / rounds
-        for kernel in ("warp_sum_shuffle", "warp_sum_shared")
-    }
-    if min(each.values()) <= 0:
-        judge.noisy("More rounds took no more time; nothing can be said.")
-    ratio = each["warp_sum_shared"] / each["warp_sum_shuffle"]
-    judge.measure("shared_over_shuffle", round(ratio, 3))
-    if ratio < judge.thresholds["ratio"]:
-        judge.fail(
-            f"A reduction by shuffles takes {1 / ratio:.2f} times as long as one through shared memory; it should "
-            "take less."
-        )
+    wanted = judge.thresholds["ratio"]
+
+    def shared_over_shuffle(found: times.Rounds) -> dict[str, Interval]:
+        each = [
+            found[f"{kernel} x{rounds + 1}"] - found[f"{kernel} x1"]
+            for kernel in ("warp_sum_shared", "warp_sum_shuffle")
+        ]
+        sound = (each[0] > 0) & (each[1] > 0)
+        if sound.mean() < 0.5:
+            judge.noisy("More rounds took no more time; nothing can be said.")
+        return {SHARED_OVER_SHUFFLE: times.ratio(each[0][sound], each[1][sound])}
+
+    _, found = times.measured(
+        judge,
+        list(cases),
+        take_rounds(judge, gpu, cases, max(ITEM * n, 1 << 20)),
+        shared_over_shuffle,
+        lambda found: found[SHARED_OVER_SHUFFLE].low < wanted <= found[SHARED_OVER_SHUFFLE].high,
+    )
+    interval = found[SHARED_OVER_SHUFFLE]
+    ratio = interval.value
+    said = (
+        f"A reduction by shuffles takes {1 / ratio:.2f} times as long as one through shared memory; it should take "
+        "less."
+    )
+    if interval.high < wanted:
+        judge.fail(said)
+    if interval.low < wanted:
+        judge.noisy(f"{said} They are too near to each other to tell.")
     written = read_benchmark(table)
     if isinstance(written, str):
         judge.award(

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from grader.judge.speed.checks import against, alone, settle
-from grader.judge.speed.model import InputSpec, Race, Rules, Workload
+from grader.judge.speed.model import InputSpec, Mode, Race, Rules, Workload
 from grader.judge.speed.oracles import AttentionRows, AttentionShape, GradientRows, off_by
-from grader.judge.speed.workloads import attention
+from grader.judge.speed.workloads import attention, long_enough
 
 __all__ = [
     "AttentionRows",
     "AttentionShape",
     "GradientRows",
     "InputSpec",
+    "Mode",
     "Race",
     "Rules",
     "Workload",
     "against",
     "alone",
     "attention",
+    "long_enough",
     "off_by",
     "settle",
 ]

@@ -15,8 +15,8 @@ import numpy as np
 from grader.judge.precision import round_to
 from grader.judge.speed.model import Array, InputSpec, Workload
 
-LONGEST_PERIOD = (1 << 24) - 3
-"""A prime near 2^24, so that an input's rows never repeat in step with the block; 67 MB cross to each worker."""
+LONGEST_PERIOD = (1 << 23) - 15
+"""A prime near 2^23, so that an input's rows never repeat in step with the block; 34 MB cross to each worker."""
 SHORTEST_PERIOD = 4099
 
 

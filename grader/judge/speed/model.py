@@ -37,6 +37,7 @@ class Rules:
         placement: part that an interval is widened by at each end: what two processes with the same kernel differ by.
             Eight repeats of a median ratio on an H200 had a CV of 0.03 to 0.4 %.
         claim_floor: a claimed time under this part of the time from outside is suspect.
+        latency_s: what the messages around a window may cost.
         slowed: a baseline slower by this factor beside the submission than alone is suspect.
         max_spread: half an interval's width over its middle, from which the race is noisy.
         alone: windows of the baseline before the submission's worker starts, and after it has ended.
@@ -54,6 +55,7 @@ class Rules:
     confidence: float = 0.999
     placement: float = 0.005
     claim_floor: float = 0.8
+    latency_s: float = 0.001
     slowed: float = 1.25
     max_spread: float = 0.05
     alone: int = 8

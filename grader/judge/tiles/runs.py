@@ -73,7 +73,8 @@ def judge_moves(judge: Judge, machine: Machine, what: str) -> None:
     """Hold the bytes that crossed to the closed form, tensor by tensor, from above and from below."""
     setting = machine.case.setting
     want = forms.moves(machine.function, setting)
-    judge.measure(f"{machine.function}_bytes", sum(machine.moved.values()))
+    judge.measure(f"{machine.function}: moved_bytes", sum(machine.moved.values()))
+    judge.measure(f"{machine.function}: bound_bytes", sum(want.values()))
     off = moves.differences(want, machine.moved)
     if not off:
         return

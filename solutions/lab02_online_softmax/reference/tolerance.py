@@ -115,3 +115,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+# kept-from-students-1c0a81a9ab56f1f3

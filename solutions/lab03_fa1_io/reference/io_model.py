@@ -130,3 +130,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+# kept-from-students-1d8ddef67c86e04e

@@ -107,3 +107,4 @@ extern "C" __global__ void warp_sum_shared(const float* __restrict__ src, float*
     }
     // END SOLUTION
 }
+// kept-from-students-01ba72839e8e7340

@@ -93,3 +93,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+# kept-from-students-19f20e6d1bbc7c39

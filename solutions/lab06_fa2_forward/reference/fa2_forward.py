@@ -282,3 +282,4 @@ def flash_attention_forward(
         )  # fmt: skip
     return o, lse
     # END SOLUTION
+# kept-from-students-4f46d980dc284321

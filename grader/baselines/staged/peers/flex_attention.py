@@ -13,10 +13,14 @@ from .sdpa import Tensor, contiguous
 
 @functools.cache
 def _compiled() -> Any:
+    import torch._dynamo.config
     import torch._inductor.config
 
     # A worker may start few processes, and a kernel or two need no pool of compilers.
     torch._inductor.config.compile_threads = 1
+    # Each shape is compiled anew; past the limit it would run uncompiled, which is another program.
+    torch._dynamo.config.recompile_limit = 1000
+    torch._dynamo.config.accumulated_recompile_limit = 1000
     return torch.compile(flex_attention, dynamic=False)
 
 

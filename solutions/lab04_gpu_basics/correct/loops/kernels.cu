@@ -81,3 +81,4 @@ extern "C" __global__ void warp_sum_shared(const float* src, float* dst, long lo
         dst[i] = value;
     }
 }
+// kept-from-students-5209a2eded0a59a8

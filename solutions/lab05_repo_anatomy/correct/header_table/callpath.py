@@ -85,3 +85,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+# kept-from-students-d92ab9a95e21ee03

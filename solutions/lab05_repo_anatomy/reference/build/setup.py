@@ -107,3 +107,4 @@ def extensions() -> list[Extension]:
 
 if __name__ == "__main__":
     setup(name="mini-attention", version="1", ext_modules=extensions(), cmdclass={"build_ext": IncrementalBuild})
+# kept-from-students-f70964045502fc6a

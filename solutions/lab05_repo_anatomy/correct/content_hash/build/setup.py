@@ -78,3 +78,4 @@ def extensions():
 
 if __name__ == "__main__":
     setup(name="mini-attention", ext_modules=extensions(), cmdclass={"build_ext": HashedBuild})
+# kept-from-students-cad441e6b3ebfc77

@@ -54,3 +54,4 @@ def extensions():
 
 if __name__ == "__main__":
     setup(name="mini_attention", ext_modules=extensions(), cmdclass={"build_ext": Build})
+# kept-from-students-b9b04d8fd167e20a

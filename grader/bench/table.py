@@ -1,0 +1,71 @@
+"""The table of a benchmark: its columns, and the CSV file that grows row by row."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from grader.errors import UsageError
+from grader.files import replace_text
+
+Row = dict[str, str]
+
+SHAPE = {
+    "lab06": ("batch", "q_heads", "kv_heads", "seqlen", "head_dim", "causal", "dtype", "direction"),
+    "lab07": ("batch", "q_heads", "kv_heads", "seqlen", "head_dim", "causal", "dtype", "direction"),
+    "lab08": ("batch", "q_heads", "kv_heads", "context", "head_dim", "page_size", "dtype"),
+}
+TESTED = ("correct", "max_error", "allowed_error")
+TIMES = ("median_ms", "iqr_ms", "repeats", "calls", "tflops", "gbs", "roofline_fraction")
+MACHINE = ("device", "gpu", "driver", "torch", "triton", "python", "profile")
+HEAT = ("sm_mhz", "power_w", "temperature_c", "throttle_reasons")
+"""State of the card after the shape's windows, by the labels of `grader.judge.speed.environment`."""
+
+
+def columns(lab: str) -> tuple[str, ...]:
+    """Names of a lab's columns: kernel, shape, test, times, machine, hash of the submission's files, notes."""
+    return ("kernel", *SHAPE[lab], *TESTED, *TIMES, "hbm_bytes", *MACHINE, *HEAT, "submission", "note")
+
+
+def key_of(row: Mapping[str, str], key: Sequence[str]) -> tuple[str, ...]:
+    return tuple(row[name] for name in key)
+
+
+def write(path: Path, lab: str, rows: Iterable[Row]) -> None:
+    """Put the whole table in place.
+
+    Raises:
+        UsageError: the file can't be written.
+    """
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns(lab), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    try:
+        replace_text(path, text.getvalue())
+    except OSError as error:
+        raise UsageError(f"{path} can't be written ({error.strerror}).", hint="Choose another --out.") from error
+
+
+def read(path: Path, lab: str) -> list[Row]:
+    """The rows of an earlier run; none where there is no file.
+
+    Raises:
+        UsageError: the file is of another kind.
+    """
+    if not path.exists():
+        return []
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            rows = list(reader)
+            named = tuple(reader.fieldnames or ())
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} can't be read as a CSV table: {error}.", hint="Leave --resume out.") from error
+    if named != columns(lab) or any(None in row.values() for row in rows):
+        raise UsageError(
+            f"{path} isn't a table of `grade bench {lab}` of this version.", hint="Leave --resume out to start anew."
+        )
+    return rows

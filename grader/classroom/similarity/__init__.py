@@ -1,0 +1,1 @@
+"""Which submissions share code that neither the starter nor the course gave them."""

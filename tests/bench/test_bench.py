@@ -1,0 +1,200 @@
+"""`grade bench` end to end on a CPU: small folders in place of labs, and lab06's own artifact rules."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grader.bench import plans, table
+from grader.bench.plans import Setting, plan_of
+from grader.bench.plot import draw
+from grader.cli.main import invoke
+from grader.errors import ExitCode, UsageError
+from grader.judge.benchmark_table import judge_benchmark, judge_plot
+from grader.judge.speed.decode import DecodeShape
+from grader.judge.speed.oracles import AttentionShape
+from grader.profiles import list_profiles, load_profile
+
+PROJECT = Path(__file__).parent.parent.parent
+
+EAGER = '''\
+"""Attention in plain torch; with `wrong`, at one length only."""
+import torch
+
+WRONG = {wrong}
+FAILS = {fails}
+
+def flash_attention_forward(q, k, v, *, causal=False, scale=None, window=None):
+    if q.shape[2] == FAILS:
+        raise ValueError("not this length")
+    s = (q.float() @ k.float().transpose(-1, -2)) * q.shape[3] ** -0.5
+    if causal:
+        s = s.masked_fill(torch.ones_like(s, dtype=torch.bool).triu(1), float("-inf"))
+    o = (torch.softmax(s, -1) @ v.float()).to(q.dtype)
+    return (o * 2 if q.shape[2] == WRONG else o), torch.logsumexp(s, -1)
+'''
+
+
+class Recorder:
+    """A judge that fails the test."""
+
+    def __init__(self) -> None:
+        self.thresholds = {"min_seqlens": 2, "min_repeats": 10, "tflops_rel": 0.01}
+
+    def measure(self, name: str, value: object) -> None:
+        pass
+
+    def fail(self, message: str, **_: object) -> None:
+        pytest.fail(message)
+
+
+def submission(folder: Path, *, wrong: int = 0, fails: int = 0) -> Path:
+    folder.mkdir()
+    (folder / "fa2_forward.py").write_text(EAGER.format(wrong=wrong, fails=fails))
+    (folder / "schedule.py").write_text("")
+    return folder
+
+
+def run(folder: Path, *words: str, lab: str = "lab06") -> tuple[int, list[dict[str, str]], dict[str, Any]]:
+    code = invoke(["bench", lab, "--device", "cpu", "--shapes", "quick", "--out", str(folder / "out"), *words])
+    with (folder / "out" / "benchmark.csv").open(newline="") as file:
+        return code, list(csv.DictReader(file)), json.loads((folder / "out" / "benchmark.json").read_text())
+
+
+@contextmanager
+def entries_of(*baselines: str, fa1: bool) -> Iterator[None]:
+    """lab06's benchmark with few kernels: each takes seconds to start."""
+    plan = plans.PLANS["lab06"]
+    kept = tuple(
+        entry
+        for entry in plan.entries
+        if entry.name == "fa2" or (entry.name == "fa1-order" and fa1) or entry.baseline in baselines
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(plans.PLANS, "lab06", replace(plan, entries=kept))
+        patch.setitem(plans._LENGTHS, ("cpu", "quick"), ((16, 32), (16, 32)))
+        yield
+
+
+@pytest.fixture(scope="module")
+def benched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The folder of a whole run of a right submission, and what the run gave."""
+    folder = tmp_path_factory.mktemp("benched")
+    with entries_of("sdpa_math", "sdpa_cudnn", fa1=True):
+        return folder, run(folder, "--submission", str(submission(folder / "mine")))
+
+
+def test_bench_writes_a_table_that_satisfies_the_labs_own_rules(benched: tuple[Path, Any]) -> None:
+    folder, (code, rows, told) = benched
+    assert code == ExitCode.OK
+    assert {row["kernel"] for row in rows} == {"fa1-order", "fa2", "sdpa-math"}
+    assert all(row["correct"] == "yes" and float(row["median_ms"]) > 0 and int(row["repeats"]) >= 10 for row in rows)
+    assert all("says nothing about speed" in row["note"] and row["gpu"] == "CPU" for row in rows)
+    assert all(not row["roofline_fraction"] and row["torch"] for row in rows)
+    fa1 = [row for row in rows if row["kernel"] == "fa1-order"]
+    assert all("traffic verified" in row["note"] and int(row["hbm_bytes"]) > 0 for row in fa1)
+    assert told["absent"] == {"sdpa-cudnn": "needs an NVIDIA GPU"}
+    data = (folder / "out" / "benchmark.csv").read_bytes()
+    profiles = [load_profile(PROJECT, name) for name in list_profiles(PROJECT)]
+    judge_benchmark(Recorder(), data, ("fa1-order", "fa2", "sdpa-math"), profiles, "fa2")  # type: ignore[arg-type]
+    judge_plot(Recorder(), "benchmark.png", (folder / "out" / "benchmark.png").read_bytes())  # type: ignore[arg-type]
+
+
+def test_only_keeps_the_kernels_that_were_named() -> None:
+    plan = plan_of("lab08").only(("paged", "sdpa-flash"))
+    assert ([entry.name for entry in plan.entries], plan.own) == (["paged", "sdpa-flash"], ("paged",))
+    assert plan_of("lab06").only(()) == plan_of("lab06")
+    with pytest.raises(UsageError, match="no kernel 'fa3'"):
+        plan_of("lab06").only(("fa2", "fa3"))
+
+
+def test_bench_resume_keeps_the_rows_that_are_there(benched: tuple[Path, Any], tmp_path: Path) -> None:
+    folder, (_, first, _) = benched
+    (tmp_path / "out").mkdir()
+    kept = [row for row in first if row["kernel"] != "fa2" or row["seqlen"] == "32"]
+    older = [row | {"seqlen": "16", "submission": "other files"} for row in kept if row["kernel"] == "fa2"]
+    table.write(tmp_path / "out" / "benchmark.csv", "lab06", [*kept, *older])
+    with entries_of(fa1=False):
+        _, second, _ = run(tmp_path, "--submission", str(folder / "mine"), "--resume")
+    assert second[: len(kept)] == kept
+    assert {(row["seqlen"], row["kernel"]) for row in second[len(kept) :]} == {("16", "fa2")}
+    assert len(second) == len(first)
+    assert len({row["submission"] for row in second}) == 2
+
+
+def test_bench_a_wrong_row_has_no_time_and_a_failed_one_is_told(tmp_path: Path) -> None:
+    folder = submission(tmp_path / "mine", wrong=32, fails=16)
+    with entries_of(fa1=False):
+        code, rows, told = run(tmp_path, "--submission", str(folder))
+    assert code == ExitCode.POINTS_LOST
+    assert {(row["seqlen"], row["correct"], row["median_ms"], row["tflops"]) for row in rows} == {("32", "no", "", "")}
+    assert all(float(row["max_error"]) > float(row["allowed_error"]) for row in rows)
+    assert [(name, "not this length" in reason) for name, _, reason in told["failed"]] == [("fa2", True)] * 4
+    assert (len(rows), told["own_missing"]) == (4, 8)
+
+
+def test_bench_of_a_lab_without_one_says_which_have(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="lab02 has no benchmark") as caught:
+        invoke(["bench", "lab02"])
+    assert "lab06, lab07, lab08" in caught.value.hint
+
+
+def test_read_refuses_another_kind_of_table(tmp_path: Path) -> None:
+    path = tmp_path / "benchmark.csv"
+    path.write_text("kernel,seqlen\nfa2,64\n")
+    with pytest.raises(UsageError, match="isn't a table of"):
+        table.read(path, "lab06")
+    assert table.read(tmp_path / "none.csv", "lab06") == []
+
+
+@pytest.mark.parametrize("lab", ["lab06", "lab07", "lab08"])
+def test_gpu_shapes_fit_a_card_of_24_gb(lab: str) -> None:
+    for shape in Setting(lab, "cuda", "full", 24.0).shapes():
+        for entry in plan_of(lab).entries:
+            point = Setting(lab, "cuda", "full", 24.0).point(shape, entry)
+            if not isinstance(point, str):
+                inputs = sum(spec.size * 2 for spec in point.workload.inputs if spec.kind == "normal")
+                assert inputs < 0.1 * 24 * 2**30
+
+
+def test_full_gpu_sweeps_have_what_the_labs_ask_for() -> None:
+    forward = [shape for shape in Setting("lab06", "cuda", "full", 141.0).shapes() if isinstance(shape, AttentionShape)]
+    assert {(s.head_dim, s.causal) for s in forward} == {(d, c) for d in (64, 128) for c in (False, True)}
+    assert {s.q_len for s in forward} == {1024, 2048, 4096, 8192, 16384}
+    decode = [shape for shape in Setting("lab08", "cuda", "full", 141.0).shapes() if isinstance(shape, DecodeShape)]
+    assert [s.context for s in decode] == [1024, 2048, 4096, 8192, 16384, 32768]
+    assert {s.batch for s in decode} == {16}
+
+
+def test_left_out_shapes_say_why() -> None:
+    setting = Setting("lab06", "cuda", "full", 141.0)
+    entries = {entry.name: entry for entry in plan_of("lab06").entries}
+    long = AttentionShape(1, 16, 16, 16384, 16384, 128, "bfloat16")
+    assert "slow beyond 4096" in str(setting.point(long, entries["fa1-order"]))
+    assert "no causal mask" in str(setting.point(replace(long, q_len=64, k_len=64, causal=True), entries["fa1-order"]))
+    assert "fill the memory" in str(setting.point(long, entries["sdpa-math"]))
+    assert not isinstance(setting.point(long, entries["fa2"]), str)
+
+
+def test_draw_without_a_time_draws_nothing(tmp_path: Path) -> None:
+    row = dict.fromkeys(table.columns("lab06"), "")
+    assert not draw(tmp_path / "benchmark.png", plan_of("lab06"), [row], "nothing")
+    assert not (tmp_path / "benchmark.png").exists()
+
+
+def test_columns_hold_what_the_labs_tables_need() -> None:
+    from grader.judge import benchmark_table
+
+    needed = {*benchmark_table.NUMBERS, *benchmark_table.TIMES, *benchmark_table.WORDS}
+    assert needed <= set(table.columns("lab06"))
+    lab08 = {"kernel", "context", "page_size", "correct", "max_error", "allowed_error", "median_ms", "iqr_ms", "gbs"}
+    assert lab08 | {"repeats", "gpu", "batch", "q_heads", "kv_heads", "head_dim", "dtype"} <= set(
+        table.columns("lab08")
+    )
