@@ -71,7 +71,8 @@ def a_problem(seed: int = 0, **options: Any) -> judging.Problem:
 CHECKS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "backward-square": (
         {"q_len": 64, "k_len": 64},
-        ("delta-missing", "delta-added", "delta-not-weighted", "delta-without-o", "dq-scale-missing", "dk-scale-missing",
+        ("delta-missing", "delta-added", "delta-not-weighted", "delta-without-o", "dq-scale-missing",
+         "dk-scale-missing",
          "gradient-scale-missing", "gradient-scale-twice", "lse-bases-mixed"),
     ),
     "causal-square": ({"q_len": 128, "k_len": 128, "causal": True}, ("causal-ignored", "causal-off-by-one")),
