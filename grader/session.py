@@ -19,6 +19,7 @@ from grader.judge.seeds import SECRET_FILE_VARIABLE, Seeds
 from grader.judge.selection import select
 from grader.judge.speed.bands import is_provisional
 from grader.profiles import HardwareProfile
+from grader.provenance import Provenance
 from grader.report.model import (
     CheckResult,
     IsolationRecord,
@@ -51,6 +52,8 @@ class GradeRequest:
         seeds: key of the random inputs; None for $GRADE_SECRET, or a random one.
         protect: what no worker may read, besides the course: other submissions, results.
         time_limit_s: for all checks together; those that it doesn't reach end as `timeout`. None for no limit.
+        provenance: what the report says of the grader and this machine; looked up when None. A batch looks once.
+        busy: other submissions are graded on the same cores meanwhile.
         patience: calls of one function that may reach their limit before it isn't called any more; None for any number.
     """
 
@@ -67,6 +70,8 @@ class GradeRequest:
     protect: tuple[Path, ...] = ()
     time_limit_s: float | None = None
     patience: int | None = None
+    busy: bool = False
+    provenance: Provenance | None = None
 
 
 def grade(request: GradeRequest, *, progress: Progress | None = None) -> Report:
@@ -92,7 +97,13 @@ def grade(request: GradeRequest, *, progress: Progress | None = None) -> Report:
             device=target.device,
             seeds=seeds,
             open_submission=lambda: Submission(
-                staged, lab, isolation, target.device, target.profile, patience=request.patience
+                staged,
+                lab,
+                isolation,
+                target.device,
+                target.profile,
+                patience=request.patience,
+                busy=request.busy,
             ),
             thresholds=_by_check(thresholds),
             machine=Machine.look(
@@ -201,6 +212,7 @@ def _report(
     started_at: datetime,
     duration_s: float,
 ) -> Report:
+    made_by = request.provenance or provenance.look(request.course)
     hidden_here = plan.has_hidden_tests or not any(spec.hidden for spec in lab.checks.values())
     return Report(
         lab=LabRef(id=lab.id, number=lab.number, title=lab.title),
@@ -218,8 +230,9 @@ def _report(
         isolation=IsolationRecord(level=isolation.level, reason=isolation.reason, limits=isolation.limits),
         seed=plan.seeds.record(),
         thresholds=thresholds,
-        hashes=provenance.hashes(request.course, lab.id),
-        versions=provenance.versions(target.gpu.driver if target.gpu is not None else ""),
+        hashes=made_by.hashes(request.course, lab.id),
+        versions=made_by.versions
+        | ({"driver": target.gpu.driver} if target.gpu is not None and target.gpu.driver else {}),
         selection=request.select if request.checks is None else " or ".join(sorted(request.checks)),
         public_only=request.public_only or not hidden_here,
         started_at=started_at.isoformat(timespec="seconds"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +22,11 @@ from grader.sandbox.spawner import spawn
 from grader.session import LOG_VARIABLE
 
 STOP_TIMEOUT_S = 15.0
+TRIES = 2
+"""A grading process that was killed, or died with the warm judge, is started once more before the machine is blamed."""
+GRACE_S = 120.0
+"""Seconds beyond a submission's own limit (staging, a worker's last start and end) after which a job counts as hung."""
+HUNG = "The grading process hung: it was ended after {:g} s."
 CHUNK_BYTES = 1 << 16
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """Jobs run side by side, so a judge's products take one core each; and a process without threads may be forked."""
@@ -193,6 +200,34 @@ class WarmJudge:
                 self._process.kill()
                 self._process.wait()
             self._process = None
+
+
+def run_to_end(judge: WarmJudge, spec: JobSpec) -> Answer:
+    """Have one job graded and wait for its answer, with the same patience as a batch on this machine has.
+
+    Raises:
+        InfrastructureError: the server can't be started.
+    """
+    for attempt in range(1, TRIES + 1):
+        running = judge.run(spec)
+        answer = _wait(judge, running, spec.options.time_limit_s + GRACE_S)
+        if not answer.lost or attempt == TRIES:
+            break
+    return answer
+
+
+def _wait(judge: WarmJudge, running: Running, limit_s: float) -> Answer:
+    poller = select.poll()
+    poller.register(running.fileno(), select.POLLIN)
+    deadline = time.monotonic() + limit_s
+    hung = False
+    while running.answer is None:
+        if poller.poll(max(deadline - time.monotonic(), 0.1) * 1000):
+            running.read()
+        elif time.monotonic() >= deadline:
+            hung = True
+            judge.kill(running)
+    return Answer(failure=HUNG.format(limit_s)) if hung else running.answer
 
 
 def _private(path: str, flags: int) -> int:

@@ -54,6 +54,7 @@ class Conditions(Frozen):
     """What one lab's submissions get on the machine that grades them.
 
     Attributes:
+        runtime: the heaviest library of the lab's workers.
         device: where they run.
         profile, profile_sha256: the hardware profile that they are held to.
         level: the isolation that this machine gives.
@@ -63,6 +64,7 @@ class Conditions(Frozen):
     """
 
     lab: str
+    runtime: Literal["numpy", "torch", "triton"]
     device: Literal["cpu", "cuda"]
     profile: str
     profile_sha256: str
@@ -103,9 +105,10 @@ def look(options: Options, lab_id: str) -> Conditions:
     target = choose_target(course, lab, options.device, options.profile)
     protect = protected(course, tuple(map(Path, options.protect)))
     level = choose_isolation(options.isolation, protect=protect).level
-    hashes = provenance.hashes(course, lab.id)
+    hashes = provenance.look(course).hashes(course, lab.id)
     return Conditions(
         lab=lab.id,
+        runtime=lab.runtime,
         device=target.device,
         profile=target.profile.name,
         profile_sha256=target.profile.sha256,

@@ -10,16 +10,18 @@ from pathlib import Path
 from grader.batch.jobs import Answer, JobSpec, Step
 from grader.course import Course
 from grader.errors import GraderError, InfrastructureError
+from grader.provenance import Provenance
 from grader.report import json as report_json
 from grader.report.model import CheckResult, Report
 from grader.report.text import one_line
 from grader.session import GradeRequest, grade
 
 
-def grade_job(spec: JobSpec, tell: Callable[[Step], None], log: Callable[[str], None]) -> Answer:
+def grade_job(spec: JobSpec, made_by: Provenance, tell: Callable[[Step], None], log: Callable[[str], None]) -> Answer:
     """Grade; whatever goes wrong becomes the answer's `failure`.
 
     Args:
+        made_by: what the report says of the grader and this machine.
         tell: takes each check's start and end.
         log: takes the traceback of a fault of the grader's.
     """
@@ -27,10 +29,12 @@ def grade_job(spec: JobSpec, tell: Callable[[Step], None], log: Callable[[str], 
     def progress(check_id: str, result: CheckResult | None) -> None:
         tell(Step(check=check_id, state="started" if result is None else "ended"))
 
+    if spec.cores:
+        os.sched_setaffinity(0, spec.cores)
     if spec.gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = spec.gpu
     try:
-        report = grade(_request(spec), progress=progress)
+        report = grade(_request(spec, made_by), progress=progress)
         _hold_to(spec, report)
     except GraderError as error:
         return Answer(failure=str(error))
@@ -41,7 +45,7 @@ def grade_job(spec: JobSpec, tell: Callable[[Step], None], log: Callable[[str], 
     return Answer(report=report_json.dumps(named))
 
 
-def _request(spec: JobSpec) -> GradeRequest:
+def _request(spec: JobSpec, made_by: Provenance) -> GradeRequest:
     options = spec.options
     return GradeRequest(
         course=Course(Path(options.course)),
@@ -55,6 +59,8 @@ def _request(spec: JobSpec) -> GradeRequest:
         protect=tuple(map(Path, options.protect)),
         time_limit_s=options.time_limit_s,
         patience=options.patience,
+        busy=True,
+        provenance=made_by,
     )
 
 

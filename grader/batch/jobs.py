@@ -48,6 +48,11 @@ class Job:
         return f"{self.student} {self.lab[:5]}{again}"
 
     @property
+    def narrow(self) -> bool:
+        """Whether its workers have one thread."""
+        return self.conditions.runtime == "numpy"
+
+    @property
     def needs_gpu(self) -> bool:
         return self.conditions.device == "cuda"
 
@@ -78,6 +83,7 @@ class JobSpec(Frozen):
         folder: the lab's files as intake laid them out.
         source: how the report is to name the submission.
         gpu: value of CUDA_VISIBLE_DEVICES; None leaves it as it is.
+        cores: the only ones that the judge and its workers may use; empty for all.
         options, conditions: what it is graded under, and what that must come to.
     """
 
@@ -85,11 +91,12 @@ class JobSpec(Frozen):
     folder: str
     source: str
     gpu: str | None = None
+    cores: tuple[int, ...] = ()
     options: Options
     conditions: Conditions
 
     @classmethod
-    def of(cls, job: Job, options: Options, gpu: str | None = None) -> JobSpec:
+    def of(cls, job: Job, options: Options, gpu: str | None = None, cores: tuple[int, ...] = ()) -> JobSpec:
         """Raises ValueError for a refused submission: there's nothing to grade."""
         if job.found.folder is None:
             raise ValueError(f"{job.name} was refused: {job.found.refused}")
@@ -98,6 +105,7 @@ class JobSpec(Frozen):
             folder=str(Path(job.found.folder).resolve()),
             source=job.found.source,
             gpu=gpu,
+            cores=cores,
             options=options,
             conditions=job.conditions,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
 import signal
 import time
@@ -11,17 +12,13 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grader.batch.client import Running, WarmJudge
+from grader.batch.client import GRACE_S, HUNG, TRIES, Running, WarmJudge
 from grader.batch.conditions import Options
 from grader.batch.events import Answered, Began, Event, Stepped, Tick
 from grader.batch.jobs import Answer, Job, JobSpec
 from grader.errors import InfrastructureError
 
 TICK_S = 0.25
-TRIES = 2
-"""A grading process that was killed, or died with the warm judge, is started once more before the machine is blamed."""
-GRACE_S = 120.0
-"""Seconds beyond a submission's own limit (staging, a worker's last start and end) after which a job counts as hung."""
 END_TIMEOUT_S = 5.0
 
 
@@ -38,12 +35,14 @@ class _Slot:
     """A job that runs.
 
     Attributes:
-        device: what of `LocalBackend.devices` it holds; None for a job that uses no GPU.
+        place: from 0; which share of the cores it has.
+        device: which GPU it holds; None for a job that uses none.
         hung: it was ended because it outlived every limit.
     """
 
     waiting: _Waiting
     running: Running
+    place: int
     device: str | None
     deadline: float
     hung: bool = False
@@ -51,6 +50,24 @@ class _Slot:
     @property
     def job(self) -> Job:
         return self.waiting.job
+
+
+def share_of_cores(place: int, width: int, *, narrow: bool) -> tuple[int, ...]:
+    """The cores of the job at `place` of `width`; empty where there are fewer cores than jobs.
+
+    A judge and its worker take turns, so one core does for both and their messages wake no other; and a submission
+    that spins in many threads slows down no one else.
+
+    Args:
+        narrow: the lab's workers have one thread, so one core of the share will do.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    each = len(cores) // width
+    if each == 0:
+        return ()
+    # Two batches on one machine shouldn't meet on the same core as long as there's another.
+    turned = [cores[(os.getpid() + index) % len(cores)] for index in range(len(cores))]
+    return tuple(turned[place * each : place * each + (1 if narrow else each)])
 
 
 class LocalBackend:
@@ -105,11 +122,14 @@ class LocalBackend:
 
     def _start(self, waiting: _Waiting, device: str | None, selector: selectors.BaseSelector) -> Event:
         try:
-            running = self._judge.run(JobSpec.of(waiting.job, self._options, device or None))
+            place = min(set(range(self._width)) - {slot.place for slot in self._slots})
+            # The clock of a GPU's race runs on the host: it gets what there is.
+            cores = () if device is not None else share_of_cores(place, self._width, narrow=waiting.job.narrow)
+            running = self._judge.run(JobSpec.of(waiting.job, self._options, device or None, cores))
         except InfrastructureError as error:
             return Answered(waiting.job, Answer(failure=str(error)))
         waiting.tries += 1
-        slot = _Slot(waiting, running, device, time.monotonic() + self._options.time_limit_s + GRACE_S)
+        slot = _Slot(waiting, running, place, device, time.monotonic() + self._options.time_limit_s + GRACE_S)
         self._slots.append(slot)
         selector.register(running, selectors.EVENT_READ, slot)
         return Began(waiting.job, f"GPU {device}".rstrip() if device is not None else "")
@@ -126,7 +146,7 @@ class LocalBackend:
         self._slots.remove(slot)
         if slot.hung:
             limit_s = self._options.time_limit_s + GRACE_S
-            yield Answered(slot.job, Answer(failure=f"The grading process hung: it was ended after {limit_s:g} s."))
+            yield Answered(slot.job, Answer(failure=HUNG.format(limit_s)))
         elif answer.lost and slot.waiting.tries < TRIES:
             waiting.appendleft(slot.waiting)
         else:

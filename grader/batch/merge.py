@@ -10,6 +10,7 @@ from grader.batch.conditions import Conditions
 from grader.batch.jobs import Shard
 from grader.batch.run import alone, open_results
 from grader.batch.settings import BATCH_FILE, BatchFile, read_batch_file
+from grader.classroom.book import ELSEWHERE_FOLDER
 from grader.classroom.records import ResultsFolder, results_folder
 from grader.errors import UsageError
 
@@ -41,6 +42,8 @@ def merge(out: Path, parts: Sequence[Path], *, partial: bool = False) -> int:
         for part in parts:
             for record in results_folder(part).records():
                 folder.write(record)
+            for report in sorted((part / ELSEWHERE_FOLDER).glob("*.json")):
+                folder.write_file(f"{ELSEWHERE_FOLDER}/{report.name}", report.read_text(encoding="utf-8"))
         text = files[0].model_copy(update={"shard": None}).model_dump_json()
         folder.write_file(BATCH_FILE, json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n")
         return len(folder.records())

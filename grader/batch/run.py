@@ -29,14 +29,17 @@ WORK_DIR = ".work"
 LOG_FILE = "log.txt"
 RECORDS = "records"
 
+Look = Callable[[Options, str], Conditions]
+"""Conditions of a lab (by id) where the jobs will run."""
+BackendMaker = Callable[[Options, Sequence[str], Path, Path], contextlib.AbstractContextManager[Backend]]
+"""Makes what grades the jobs, of: the options, the labs' ids, a folder for temporary files, the log."""
+
 
 @dataclass(frozen=True)
 class BatchRequest:
     """What is to be graded, how, and where the results go.
 
     Attributes:
-        look: conditions of a lab where the jobs will run.
-        backend: makes what grades the jobs, given the options and the results' work folder and log.
         resume: keep good results of jobs that haven't changed; without it RESULTS must be new.
         finish: writes what is derived from the records, e.g. the gradebook; called also when the batch is stopped.
     """
@@ -46,8 +49,8 @@ class BatchRequest:
     results: Path
     labs: Sequence[str]
     options: Options
-    look: Callable[[Options, str], Conditions]
-    backend: Callable[[Options, Sequence[str], Path, Path], contextlib.AbstractContextManager[Backend]]
+    look: Look
+    backend: BackendMaker
     resume: bool = False
     shard: Shard | None = None
     roster: Roster | None = None

@@ -17,6 +17,11 @@ import signal
 import socket
 import sys
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grader.batch.jobs import JobSpec
+    from grader.provenance import Provenance
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 MAX_REQUEST_BYTES = 1 << 16
@@ -37,8 +42,9 @@ def die_with(parent: int) -> None:
 class Server:
     """The loop. `run` returns when the starter has hung up."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, made_by: Provenance) -> None:
         self._control = control
+        self._made_by = made_by
         self._pipes: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
         # A child's end must wake the poll below, wherever it falls.
@@ -84,7 +90,7 @@ class Server:
         if pid == 0:
             die_with(server)
             self._leave_to_child()
-            _grade_and_exit(request.spec, pipe)
+            _grade_and_exit(request.spec, self._made_by, pipe)
         self._pipes[pid], self._numbers[request.number] = pipe, pid
 
     def _leave_to_child(self) -> None:
@@ -135,18 +141,16 @@ def _write_all(pipe: int, data: bytes) -> None:
         return
 
 
-def _grade_and_exit(spec: object, pipe: int) -> None:
+def _grade_and_exit(spec: JobSpec, made_by: Provenance, pipe: int) -> None:
     """The child's life: grade, answer, clean up. Never returns."""
     from grader.batch.grading import grade_job
-    from grader.batch.jobs import JobSpec
     from grader.batch.protocol import line
     from grader.sandbox import rundir
 
     code = 1
     try:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        assert isinstance(spec, JobSpec)
-        answer = grade_job(spec, lambda step: _write_all(pipe, line(step)), _log)
+        answer = grade_job(spec, made_by, lambda step: _write_all(pipe, line(step)), _log)
         rundir.leave()
         _write_all(pipe, line(answer))
         code = 0
@@ -175,9 +179,9 @@ def main() -> None:
     from grader.sandbox import rundir
 
     rundir.sweep()
-    warm(course, labs, _log)
+    made_by = warm(course, labs, _log)
     try:
-        Server(control).run()
+        Server(control, made_by).run()
     finally:
         rundir.sweep()
 

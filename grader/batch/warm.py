@@ -9,15 +9,20 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from grader import provenance
 from grader.course import Course
 from grader.errors import GraderError
 from grader.judge.plan import HIDDEN_FILE, PUBLIC_FILE
 from grader.judge.run import hermetic
+from grader.provenance import Provenance
 from grader.sandbox.levels import LEVELS, choose_isolation
 
 
-def warm(course_root: str, labs: Sequence[str], log: Callable[[str], None]) -> None:
+def warm(course_root: str, labs: Sequence[str], log: Callable[[str], None]) -> Provenance:
     """Load the judge, the tests of `labs` and what they import; try the isolation levels once.
+
+    Returns:
+        what every job's report says of the grader and this machine.
 
     A test file that can't be imported is left to the jobs, which say so in their results.
     """
@@ -36,9 +41,11 @@ def warm(course_root: str, labs: Sequence[str], log: Callable[[str], None]) -> N
             choose_isolation(level)
         except GraderError:
             continue  # The jobs find the same, and say it.
+    found = provenance.look(course)
     # Children share these pages as long as nobody writes to them, and the collector would.
     gc.collect()
     gc.freeze()
+    return found
 
 
 def _import(path: Path, log: Callable[[str], None]) -> None:

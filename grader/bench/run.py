@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,7 @@ class _Running:
     """One run's settings, and the table so far."""
 
     def __init__(self, request: BenchRequest, lab: Lab, plan: BenchPlan, target: Target, tell: Tell) -> None:
-        self._request, self._plan, self._target, self._tell = request, plan, target, tell
+        self._request, self._lab, self._plan, self._target, self._tell = request, lab, plan, target, tell
         self._on_gpu = target.device == "cuda"
         self._profile: HardwareProfile | None = target.profile if self._on_gpu and not target.speed else None
         memory_gib = (target.gpu.memory_mib / 1024 if target.gpu is not None else 0.0) if self._on_gpu else 0.0
@@ -134,18 +135,20 @@ class _Running:
         self._rng = np.random.default_rng()
         self._notes: dict[str, str] = {}
         self._path = request.out / CSV_NAME
+        self._submission = ""
         gpu = target.gpu.name if target.gpu is not None and self._on_gpu else "CPU"
         self._result = BenchResult(plan, target.device, gpu)
 
     def run(self, lanes: Lanes) -> BenchResult:
         result = self._result
+        self._submission = _hash(self._lab, lanes)
         result.absent = dict(lanes.absent)
         for name, reason in lanes.absent.items():
             self._tell(f"{name} is absent: {reason}")
         if not self._on_gpu:
             self._tell(ON_CPU)
         if self._request.resume:
-            result.rows = [row for row in table.read(self._path, self._plan.lab) if self._same_machine(row)]
+            result.rows = [row for row in table.read(self._path, self._plan.lab) if self._still_holds(row)]
             self._tell(f"{len(result.rows)} rows kept from an earlier run")
         shapes = list(self.setting.shapes())
         began, done = time.monotonic(), 0
@@ -162,8 +165,10 @@ class _Running:
         table.write(self._path, self._plan.lab, result.rows)
         return result
 
-    def _same_machine(self, row: Row) -> bool:
-        return all(row[name] == value for name, value in self._machine().items() if name != "python")
+    def _still_holds(self, row: Row) -> bool:
+        """Whether a row of an earlier run was made on this machine and, if it's the submission's, with these files."""
+        here = all(row[name] == value for name, value in self._machine().items())
+        return here and row["submission"] in ("", self._submission)
 
     def _look_at_fa1(self, entries: list[tuple[Lane, Point]]) -> None:
         """Count the traffic of the provided kernel before the first row bears its name."""
@@ -198,7 +203,7 @@ class _Running:
         checked = DECODE_CHECKED if isinstance(shape, DecodeShape) else rules.checked
         part = min(rules.memory_part, LANES_MEMORY / len(lanes.open))
         track = Track(
-            Rules(**(asdict(rules) | {"memory_part": part, "checked": checked})),
+            replace(rules, memory_part=part, checked=checked),
             self._memory_bytes,
             int(2 * l2_mib * MIB) if self._on_gpu else MIB,
             lambda point: roofline_s(point.workload, self._profile, self._target.device),
@@ -255,8 +260,15 @@ class _Running:
             *outcome.doubts,
             "" if self._on_gpu else ON_CPU,
         ]
-        machine = self._machine() | {name: str(state.get(name, "")) for name in table.MACHINE[-4:]}
+        machine = self._machine() | {name: str(state.get(name, "")) for name in table.HEAT}
+        machine["submission"] = self._submission if entry.name in self._plan.own else ""
         return row | machine | {"note": "; ".join(note for note in notes if note)}
+
+
+def _hash(lab: Lab, lanes: Lanes) -> str:
+    """Of the files that the student writes, short."""
+    files = lanes.staged.files
+    return hashlib.sha256("".join(files.get(name, "") for name in lab.files.edit).encode()).hexdigest()[:12]
 
 
 def told(row: Row) -> str:

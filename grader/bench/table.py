@@ -19,15 +19,14 @@ SHAPE = {
 }
 TESTED = ("correct", "max_error", "allowed_error")
 TIMES = ("median_ms", "iqr_ms", "repeats", "calls", "tflops", "gbs", "roofline_fraction")
-MACHINE = (
-    "device", "gpu", "driver", "torch", "triton", "python", "profile", "sm_mhz", "power_w", "temperature_c",
-    "throttle_reasons",
-)  # fmt: skip
+MACHINE = ("device", "gpu", "driver", "torch", "triton", "python", "profile")
+HEAT = ("sm_mhz", "power_w", "temperature_c", "throttle_reasons")
+"""State of the card after the shape's windows, by the labels of `grader.judge.speed.environment`."""
 
 
 def columns(lab: str) -> tuple[str, ...]:
-    """Names of a lab's columns: kernel, shape, test, times, machine, notes."""
-    return ("kernel", *SHAPE[lab], *TESTED, *TIMES, "hbm_bytes", *MACHINE, "note")
+    """Names of a lab's columns: kernel, shape, test, times, machine, hash of the submission's files, notes."""
+    return ("kernel", *SHAPE[lab], *TESTED, *TIMES, "hbm_bytes", *MACHINE, *HEAT, "submission", "note")
 
 
 def key_of(row: Mapping[str, str], key: Sequence[str]) -> tuple[str, ...]:

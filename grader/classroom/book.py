@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,26 +61,43 @@ class Book:
 def open_book(results: Path, course: Course, files: ClassFiles | None = None) -> Book:
     """The gradebook of a results folder.
 
+    In the results of one shard of a class only a part of the students is known, so that what names another is left
+    alone; anywhere else it's an error.
+
     Raises:
         UsageError, CourseError: no results there, or one of the files is wrong; names it.
     """
     folder = results_folder(results)
     files = files or ClassFiles()
     records = folder.records()
-    paths = {
-        name: _place(named, name, (results, course.root))
-        for name, named in ((ROSTER_FILE, files.roster), (OVERRIDES_FILE, files.overrides), (RUBRIC_FILE, files.rubric))
-    }
-    roster_path, overrides_path, rubric_path = paths.values()
+    roster_path = _place(files.roster, ROSTER_FILE, (results, course.root))
+    overrides_path = _place(files.overrides, OVERRIDES_FILE, (results, course.root))
+    rubric_path = _place(files.rubric, RUBRIC_FILE, (results, course.root))
     roster = read_roster(roster_path) if roster_path is not None else None
-    students = {member for record in records for member in (record.student, *record.members)}
-    students |= {student.student for student in roster.students} if roster is not None else set()
+    students = None if _is_shard(results) else known_students(records, roster)
+    check_policy(course, students)
     overrides = read_overrides(overrides_path, course, students) if overrides_path is not None else ()
     rubric = read_rubric(rubric_path, course, students) if rubric_path is not None else {}
-    check_policy(course, students)
     rows = gradebook(records, course, None, roster, overrides, rubric, elsewhere(folder))
-    used = tuple(path for path in paths.values() if path is not None)
+    used = tuple(path for path in (roster_path, overrides_path, rubric_path) if path is not None)
     return Book(folder, course, records, rows, roster, overrides, rubric, used)
+
+
+def known_students(records: Sequence[Record], roster: Roster | None) -> set[str]:
+    """Ids that a decision may name: students, members of groups, groups."""
+    known = {name for record in records for name in (record.student, *record.members)}
+    for student in roster.students if roster is not None else ():
+        known |= {student.student, *([student.group] if student.group else [])}
+    return known
+
+
+def _is_shard(results: Path) -> bool:
+    """Whether the batch that wrote here graded one part of a class (`grade batch --shard`)."""
+    try:
+        settings = json.loads((results / "batch.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(settings, dict) and settings.get("shard") is not None
 
 
 def _place(named: Path | None, name: str, folders: Sequence[Path]) -> Path | None:
@@ -89,8 +107,11 @@ def _place(named: Path | None, name: str, folders: Sequence[Path]) -> Path | Non
     return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
-def check_policy(course: Course, students: set[str]) -> None:
+def check_policy(course: Course, students: Collection[str] | None = None) -> None:
     """Raise where `[grading]` names a lab that isn't in the course, or extends a deadline for nobody.
+
+    Args:
+        students: as `known_students` has them; None when nobody knows yet.
 
     Raises:
         CourseError: names the key.
@@ -106,7 +127,7 @@ def check_policy(course: Course, students: set[str]) -> None:
             shown = ", ".join(sorted(name for name in known if len(name) == 5)) or "none"
             raise CourseError(f"{path}: `{key}`: no lab {lab!r} in this course, expected one of {shown}.")
     for item in grading.extensions:
-        if item.student not in students:
+        if students is not None and item.student not in students:
             raise CourseError(
                 f"{path}: `grading.extensions`: no student {item.student!r} in the roster or the results.",
                 hint="Mend the id, or add the student to the roster.",

@@ -65,11 +65,11 @@ Rubric = Mapping[tuple[str, str], RubricGrade]
 """(student, lab's full id) → the points given."""
 
 
-def read_overrides(path: Path, course: Course, students: Collection[str]) -> tuple[Override, ...]:
+def read_overrides(path: Path, course: Course, students: Collection[str] | None) -> tuple[Override, ...]:
     """The overrides of a class, each with its lab's full id.
 
     Args:
-        students: ids of the roster and of the records.
+        students: ids of the roster and of the records; None when only some of them are known.
 
     Raises:
         CourseError: the file is wrong. UsageError: an entry names a student, lab or check that isn't there, gives more
@@ -99,7 +99,7 @@ def read_overrides(path: Path, course: Course, students: Collection[str]) -> tup
     return tuple(kept[key] for key in sorted(kept, key=lambda key: (*key[:3], key[3] or 0)))
 
 
-def read_rubric(path: Path, course: Course, students: Collection[str]) -> Rubric:
+def read_rubric(path: Path, course: Course, students: Collection[str] | None) -> Rubric:
     """The points that people gave.
 
     Raises:
@@ -155,8 +155,8 @@ def _lab_named(name: str, labs: Mapping[str, Lab], place: str) -> Lab:
     raise _unknown(name, [lab.short_id for lab in labs.values()], f"{place}: no lab {name!r} in this course")
 
 
-def _require(name: str, known: Collection[str], message: str) -> None:
-    if name not in known:
+def _require(name: str, known: Collection[str] | None, message: str) -> None:
+    if known is not None and name not in known:
         raise _unknown(name, known, message)
 
 

@@ -148,9 +148,7 @@ def loads(text: str | bytes) -> Record:
     report = table.pop("report", None)
     parsed = report_json.loads(json.dumps(report)) if report is not None else None
     try:
-        return Record.model_validate_json(
-            json.dumps({**table, "report": parsed and parsed.model_dump(mode="json", exclude=set(report_json.DERIVED))})
-        )
+        return Record.model_validate({**table, "report": parsed})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "the object"
@@ -228,7 +226,9 @@ class ResultsFolder:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.parent.resolve().is_relative_to(self.root.resolve()):
                 raise InfrastructureError(f"{path.parent} leads out of {self.root}.", hint="Remove the link.")
-            replace_text(path, text, durable=True)
+            # Grades, other students' code and the key of a batch are nobody's but the instructor's; and a worker with a
+            # uid of its own must not read them either.
+            replace_text(path, text, durable=True, mode=0o600)
         except OSError as error:
             raise InfrastructureError(
                 f"{path}: cannot be written ({error.strerror}).", hint="Free some space, or name another folder."

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grader.classroom.book import ROSTER_FILE, ClassFiles, open_book
+from grader.classroom.book import ROSTER_FILE, ClassFiles, check_policy, open_book
 from grader.classroom.roster import Roster, read_roster
 from grader.cli.batch_view import BatchView
 from grader.cli.console import say
@@ -19,9 +19,7 @@ from grader.errors import ExitCode, InfrastructureError, UsageError
 from grader.report.text import count, one_line
 
 if TYPE_CHECKING:
-    from grader.batch.conditions import Options
-    from grader.batch.events import Backend
-    from grader.batch.run import BatchRequest, Summary
+    from grader.batch.run import BackendMaker, BatchRequest, Look, Summary
     from grader.classroom.records import ResultsFolder
 
 SHOWN_FAILURES = 10
@@ -59,19 +57,23 @@ def grade_class(words: BatchWords) -> int:
     from grader.batch.run import run_batch
 
     course = Course.find()
-    request = _request(course, words)
-    view = BatchView(sys.stderr, request.labs)
     try:
-        with view:
-            summary = run_batch(request, view)
+        with _machines(course, words) as (look, backend):
+            request = _request(course, words, look, backend)
+            with BatchView(sys.stderr, request.labs) as view:
+                summary = run_batch(request, view)
     except KeyboardInterrupt:
         say(f"stopped: what was graded is kept in {words.results}; the same command with --resume goes on")
         raise
+    if request.shard is None:
+        from grader.cli.likeness import keep_similarity
+
+        keep_similarity(course, request.labs, words.submissions, words.results, request.roster)
     return _tell(summary, words)
 
 
-def _request(course: Course, words: BatchWords) -> BatchRequest:
-    from grader.batch.conditions import Options, look
+def _request(course: Course, words: BatchWords, look: Look, backend: BackendMaker) -> BatchRequest:
+    from grader.batch.conditions import Options
     from grader.batch.jobs import Shard
     from grader.batch.run import BatchRequest
     from grader.judge.seeds import Seeds
@@ -79,6 +81,7 @@ def _request(course: Course, words: BatchWords) -> BatchRequest:
     if not words.submissions.is_dir():
         raise UsageError(f"{words.submissions}: expected the folder with the class's submissions.")
     labs = _labs(course, words.labs)
+    check_policy(course)
     seeds = Seeds.replay(words.seed) if words.seed is not None else Seeds.from_environment()
     # The work folder can't be among what is protected: each worker's own stage lies in it.
     protect = (words.submissions, words.results / "records", words.results / ".work" / "in")
@@ -106,7 +109,7 @@ def _request(course: Course, words: BatchWords) -> BatchRequest:
         labs=labs,
         options=options,
         look=look,
-        backend=_backend(course, words),
+        backend=backend,
         resume=words.resume,
         shard=Shard.parse(words.shard) if words.shard is not None else None,
         roster=_roster_of(course, words),
@@ -132,27 +135,40 @@ def _roster_of(course: Course, words: BatchWords) -> Roster | None:
     return None
 
 
-class _Local:
-    """Makes the backend of this machine."""
+@contextlib.contextmanager
+def _machines(course: Course, words: BatchWords) -> Iterator[tuple[Look, BackendMaker]]:
+    """Where the jobs will run: how to look at their conditions there, and how to make what grades them."""
+    from grader.batch.conditions import look
+    from grader.batch.local import local_backend
 
-    def __init__(self, course: Course, width: int, devices: tuple[str, ...]) -> None:
-        self._course, self._width, self._devices = course, width, devices
+    devices = _devices(words)
+    if words.scheduler is None:
+        width = words.jobs or len(os.sched_getaffinity(0))
+        yield (
+            look,
+            lambda options, labs, tmp, log: local_backend(
+                course.root, options, labs, tmp=tmp, log=log, width=width, devices=devices
+            ),
+        )
+        return
+    if devices or words.jobs is not None:
+        raise UsageError("--jobs and --devices are of this machine; a cluster's workers bring their own.")
+    from grader.batch.cluster import ClusterBackend, connected, look_on
 
-    def __call__(self, options: Options, labs: Sequence[str], tmp: Path, log: Path) -> AbstractContextManager[Backend]:
-        from grader.batch.local import local_backend
-
-        return local_backend(
-            self._course.root, options, labs, tmp=tmp, log=log, width=self._width, devices=self._devices
+    with connected(words.scheduler) as client:
+        yield (
+            lambda options, lab: look_on(client, options, lab),
+            lambda options, labs, tmp, log: contextlib.nullcontext(ClusterBackend(client, options, labs)),
         )
 
 
-def _backend(course: Course, words: BatchWords) -> _Local:
+def _devices(words: BatchWords) -> tuple[str, ...]:
     if words.devices is not None and words.device == "cpu":
         raise UsageError("--devices names GPUs, and --device cpu uses none.", hint="Leave one of them out.")
     devices = tuple(name.strip() for name in (words.devices or "").split(",") if name.strip())
     if len(set(devices)) < len(devices):
         raise UsageError(f"--devices {words.devices}: a GPU is named twice.")
-    return _Local(course, words.jobs or len(os.sched_getaffinity(0)), devices)
+    return devices
 
 
 def _tell(summary: Summary, words: BatchWords) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -12,7 +13,9 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
+from grader.batch.run import WORK_DIR
 from grader.classroom.book import ROSTER_FILE
+from grader.classroom.records import ResultsFolder
 from grader.classroom.roster import Roster, read_roster
 from grader.classroom.similarity.pairs import THRESHOLD, Similarity
 from grader.cli.console import console, say
@@ -62,10 +65,37 @@ def show_similar(options: SimilarOptions) -> int:
             replace_text(out / name, text)
     except OSError as error:
         raise UsageError(f"{out}: cannot be written ({error.strerror}).", hint="Name a folder with -o.") from error
-    console(sys.stdout).print(_table(found))
+    if any(similarity.pairs for similarity in found):
+        console(sys.stdout).print(_table(found))
     told = sum(len(similarity.pairs) + similarity.more for similarity in found)
     say(f"{count(told, 'pair')} alike; side by side in {out / PAGE_FILE}")
     return int(ExitCode.OK)
+
+
+def keep_similarity(
+    course: Course, lab_ids: Sequence[str], submissions: Path, results: Path, roster: Roster | None
+) -> None:
+    """Write the similarity report of a batch into its results; what keeps it from being made costs no grade.
+
+    Raises:
+        InfrastructureError: the results can't be written.
+    """
+    folder = ResultsFolder(results)
+    labs = [course.lab(lab_id) for lab_id in lab_ids]
+    work = results / WORK_DIR
+    work.mkdir(exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="similar-", dir=work) as unpacked:
+            found = compare_class(submissions, course, labs, Path(unpacked), roster)
+    except UsageError as error:
+        say(f"no similarity report: {error}")
+        return
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    for name, text in files_of(found).items():
+        folder.write_file(name, text)
+    told = sum(len(similarity.pairs) + similarity.more for similarity in found)
+    say(f"{count(told, 'pair')} of submissions alike: {results / PAGE_FILE}")
 
 
 def _labs(course: Course, named: str | None) -> list[Lab]:

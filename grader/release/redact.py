@@ -1,4 +1,4 @@
-"""Takes out of TOML files what says how hidden checks judge: their thresholds, limits and remarks."""
+"""Takes out of TOML files what says how hidden checks judge (thresholds, limits, remarks), and who has more time."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ def profile_keys(labs: list[Lab]) -> Keep:
     return keep
 
 
+def course_keys(path: tuple[str, ...]) -> bool:
+    """For `course.toml`: nothing about single students."""
+    return path[:2] != ("grading", "extensions")
+
+
 def redact(text: str, keep: Keep, name: str) -> str:
     """`text` without comments and without the keys that `keep` refuses; other lines stay as they are.
 
@@ -68,7 +73,7 @@ def redact(text: str, keep: Keep, name: str) -> str:
         same = False
     if not same:
         raise CourseError(
-            f"{name}: what hidden checks are held to can't be taken out of it.",
+            f"{name}: what students must not see can't be taken out of it.",
             hint="Write one key a line, each under the header of its own table.",
         )
     return redacted

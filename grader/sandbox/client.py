@@ -21,7 +21,7 @@ from grader.sandbox.failures import (
 )
 from grader.sandbox.hosting import Hosts
 from grader.sandbox.worker_process import LaunchedWorker
-from grader.worker.channel import Channel, ClosedError, DeadlineError, Frame
+from grader.worker.channel import SPIN_S, Channel, ClosedError, DeadlineError, Frame
 from grader.worker.codec import Encoder
 from grader.worker.wire import MAX_BYTES, ProtocolError
 
@@ -39,16 +39,22 @@ class WorkerClient:
         launched: a worker that has not been spoken to.
         limits: of the lab; named in messages.
         device: `cuda` allows larger messages.
+        busy: others wait for the cores, so don't look for an answer before sleeping.
     """
 
-    def __init__(self, launched: LaunchedWorker, limits: Limits, device: str = "cpu") -> None:
+    def __init__(self, launched: LaunchedWorker, limits: Limits, device: str = "cpu", *, busy: bool = False) -> None:
         self.launched = launched
         self.closed = False
         self._holds_submission = False
         self._limits = limits
         # A child of the worker's may hold the socket open after the worker's end: then its process tells.
         self._exit_fd = os.pidfd_open(launched.pid)
-        self._channel = Channel(launched.sock, max_bytes=MAX_BYTES[device], peer_exit_fd=self._exit_fd)
+        self._channel = Channel(
+            launched.sock,
+            max_bytes=MAX_BYTES[device],
+            peer_exit_fd=self._exit_fd,
+            spin_s=0.0 if busy else SPIN_S,
+        )
 
     def start(
         self,

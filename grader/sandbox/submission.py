@@ -21,6 +21,7 @@ from grader.sandbox.levels import Isolation
 from grader.sandbox.outcomes import Gradients, Measured, Mutated, Traced
 from grader.sandbox.timed import TimedWorker
 from grader.sandbox.worker_process import LaunchedWorker
+from grader.worker.channel import BUSY_VARIABLE
 from grader.worker.traffic_model import Traffic
 from grader.worker.wire import Tensor
 
@@ -38,13 +39,20 @@ CAPTURE_PREFIX = "capture:"
 MAX_ARTIFACT_BYTES = 64 << 20
 POISON_SETTING = "1"
 """MALLOC_PERTURB_: malloc hands out bytes of 0xFE, NaN in float16 and huge in every other float type."""
+HELD_BYTES = 4 << 20
+"""What earlier calls may have left resident in a worker whose memory is measured: the lists of NumPy and malloc, code
+that ran for the first time. Far below the slack that the view from outside has anyway."""
 MEASURE_SLACK_BYTES = 16 << 20
 """How far the process may grow beyond what its allocations say before the allocations aren't believed."""
 
 
 @dataclass
 class _Mode:
-    """One worker's settings, the worker while it runs, and the imports that failed (they aren't tried again)."""
+    """One worker's settings, the worker while it runs, and the imports that failed (they aren't tried again).
+
+    Attributes:
+        resident_bytes: of the worker's main process, after the last import.
+    """
 
     env: dict[str, str]
     device: Device
@@ -52,6 +60,7 @@ class _Mode:
     target: dict[str, Any] | None = None
     client: WorkerClient | None = None
     loaded: set[str] = field(default_factory=set)
+    resident_bytes: int = 0
     failed: dict[str, WorkerFailure] = field(default_factory=dict)
 
 
@@ -69,6 +78,7 @@ class Submission:
         target: the hardware profile that captures answer for.
         patience: how many calls of one function may reach their limit before it isn't called any more; None for any
             number. A class with a few endless loops in it would otherwise wait for each of them at every check.
+        busy: other submissions are graded on the same cores meanwhile.
 
     Attributes:
         default_timeout_s: limit on a call of the check that is being judged; None for the lab's.
@@ -84,6 +94,7 @@ class Submission:
         *,
         launcher: Callable[[LaunchSpec], LaunchedWorker] = launch,
         patience: int | None = None,
+        busy: bool = False,
     ) -> None:
         self.device: Device = device
         self.lab = lab
@@ -94,6 +105,7 @@ class Submission:
         self._isolation = isolation
         self._launcher = launcher
         self._patience = patience
+        self._busy = busy
         self._timeouts: Counter[tuple[str, str]] = Counter()
         self._modes: dict[str, _Mode] = {}
         self._profiles: dict[str, HardwareProfile] = {}
@@ -165,11 +177,13 @@ class Submission:
         module: str | None = None,
         timeout_s: float | None = None,
         interpreted: bool = False,
+        mutable: tuple[str, ...] = (),
         **kwargs: Any,
     ) -> Traced:
         """As `call`, and the traffic of the Triton kernels that ran; tensors are known by parameter name.
 
         Args:
+            mutable: parameters that may be changed in place; what they hold afterwards is in `Traced.arguments`.
             interpreted: run in Triton's interpreter on CPU tensors also where `device` is a GPU, on which launches
                 are seen and bytes aren't.
 
@@ -179,8 +193,10 @@ class Submission:
         mode = RUN
         if interpreted and self.device != "cpu":
             mode, args, kwargs = INTERPRET, tuple(map(_on_cpu, args)), {k: _on_cpu(v) for k, v in kwargs.items()}
-        reply = self._perform(function, args, kwargs, module, timeout_s, {"trace": True}, mode=mode)
-        return self._traced(reply, function)
+        options: dict[str, Any] = {"trace": True, **({"mutable": mutable} if mutable else {})}
+        reply = self._perform(function, args, kwargs, module, timeout_s, options, mode=mode)
+        traced = self._traced(reply, function)
+        return replace(traced, arguments=self._table(reply, "mutated", function)) if mutable else traced
 
     def watched_call(
         self, function: str, /, *args: Any, module: str | None = None, timeout_s: float | None = None, **kwargs: Any
@@ -237,14 +253,18 @@ class Submission:
     def measured_call(
         self, function: str, /, *args: Any, module: str | None = None, timeout_s: float | None = None, **kwargs: Any
     ) -> Measured:
-        """As `call`, and the peak of memory that it took, in a worker of its own.
+        """As `call`, and the peak of memory that it took, in a worker that holds no more than its imports.
 
         The worker's count of its allocations is exact and forgeable; the kernel's view from outside is coarse and not.
         The outside view decides when it's far above the claim.
         """
-        self._discard(RUN)
         client = self._ready(RUN, module or self._module)
         before = client.launched.reset_peak()
+        if before > self._modes[RUN].resident_bytes + HELD_BYTES:
+            # Memory that earlier calls left resident could be used again without a trace.
+            self._discard(RUN)
+            client = self._ready(RUN, module or self._module)
+            before = client.launched.reset_peak()
         # Where the mark can't be reset, only growth beyond it is seen.
         before = max(before, client.launched.resident_peak_bytes())
         reply = self._perform(function, args, kwargs, module, timeout_s, {"measure": True})
@@ -421,6 +441,7 @@ class Submission:
                 mode.failed[module] = failure
                 raise
             mode.loaded.add(module)
+            mode.resident_bytes = mode.client.launched.resident_bytes()
         return mode.client
 
     def _new_mode(self, name: str) -> _Mode:
@@ -449,9 +470,9 @@ class Submission:
             stage=Path(self._staged.path),
             runtime=self.lab.runtime,
             device=mode.device,
-            env=mode.env,
+            env={**mode.env, BUSY_VARIABLE: "1"} if self._busy else mode.env,
         )
-        client = WorkerClient(self._launcher(spec), self.lab.limits, mode.device)
+        client = WorkerClient(self._launcher(spec), self.lab.limits, mode.device, busy=self._busy)
         try:
             self.versions = client.start(
                 self.lab.runtime, mode.device, submission=True, modules=mode.modules, target=mode.target

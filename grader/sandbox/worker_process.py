@@ -144,6 +144,10 @@ class LaunchedWorker:
         """The kernel's high-water mark of the main process's resident set, not forgeable from inside; 0 when gone."""
         return processes.peak_resident_bytes(self.worker_pid())
 
+    def resident_bytes(self) -> int:
+        """What is resident in the main process now; 0 when it's gone."""
+        return processes.resident_bytes(self.worker_pid())
+
     def reset_peak(self) -> int:
         """Start both peaks anew; returns the bytes resident in the main process now, the base of a difference."""
         pid = self.worker_pid()

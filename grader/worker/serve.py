@@ -22,7 +22,7 @@ import numpy as np
 
 from . import calls
 from .calls import Arguments, Options, RaisedError
-from .channel import Channel, ClosedError, Frame
+from .channel import BUSY_VARIABLE, SPIN_S, Channel, ClosedError, Frame
 from .codec import Encoder
 from .guards import ContractError
 from .hosting import HostRefusedError, make_stub
@@ -46,7 +46,8 @@ def run() -> None:
     """Serve over descriptor 3 until the judge hangs up, then leave without running the submission's exit handlers."""
     faulthandler.enable()
     try:
-        _Worker(Channel(_take_socket(), max_bytes=1 << 62)).serve()
+        spin_s = 0.0 if os.environ.get(BUSY_VARIABLE) else SPIN_S
+        _Worker(Channel(_take_socket(), max_bytes=1 << 62, spin_s=spin_s)).serve()
     except ClosedError:
         _exit(0)
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from batch_tools import (
     ANSWERS,
+    PROJECT,
     SLOW,
+    environment,
     eventually,
     files_below,
     finals,
@@ -50,6 +54,7 @@ def test_batch_hostile_class_gives_everyone_a_row_and_leaves_nothing_behind(cour
     done = run_grade(course, tmp_path / "tmp", "batch", submissions, "-o", tmp_path / "results", "--jobs", "2")
     assert done.returncode == ExitCode.OK, done.stderr
     assert finals(tmp_path / "results") == FINALS | {"gus": ""}
+    assert {"similarity.json", "similarity.html"} <= {path.name for path in (tmp_path / "results").iterdir()}
     assert "7 submissions: 6 graded, 1 refused" in done.stderr
     assert "[7/7]" in done.stderr
     assert "\x1b" not in done.stderr
@@ -125,15 +130,27 @@ def test_batch_stopped_by_sigterm_keeps_what_is_done(course: Course, tmp_path: P
     assert not (results / ".work").exists()
 
 
-def test_batch_shards_merged_give_the_table_of_the_whole(course: Course, tmp_path: Path) -> None:
+def test_slurm_array_merged_gives_the_table_of_the_whole(course: Course, tmp_path: Path) -> None:
+    """The script that is handed to sbatch, run with what Slurm would tell each of its tasks."""
     submissions = write_class(tmp_path / "class", {f"s{number}": ANSWERS["fay"] for number in range(5)})
-    tmp = tmp_path / "tmp"
+    tmp, results = tmp_path / "tmp", tmp_path / "results"
     assert run_grade(course, tmp, "batch", submissions, "-o", tmp_path / "whole").returncode == ExitCode.OK
-    parts = [tmp_path / f"part-{index}" for index in (1, 2)]
-    for index, part in enumerate(parts, start=1):
-        done = run_grade(course, tmp, "batch", submissions, "-o", part, "--shard", f"{index}/2")
-        assert done.returncode == ExitCode.OK
-        assert 0 < len(records(part)) < 5
+    grade = tmp_path / "grade"
+    grade.write_text(f'#!/bin/sh\nexec {sys.executable} -c "from grader.cli.main import main; main()" "$@"\n')
+    grade.chmod(0o755)
+    for task in ("1", "2"):
+        slurm = {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_COUNT": "2", "SLURM_CPUS_PER_TASK": "2"}
+        done = subprocess.run(
+            ["bash", PROJECT / "cluster" / "grade_array.sbatch", submissions, results, "--labs", "lab01"],
+            env=environment(course, tmp) | slurm | {"GRADE": str(grade)},
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == ExitCode.OK, done.stderr
+        assert 0 < len(records(results / f"part-{task}")) < 5
+    parts = sorted(results.glob("part-*"))
     merged = run_grade(course, tmp, "merge", tmp_path / "merged", *parts)
     assert merged.returncode == ExitCode.OK, merged.stderr
     assert table(tmp_path / "merged") == table(tmp_path / "whole")

@@ -119,12 +119,14 @@ def test_bench_resume_keeps_the_rows_that_are_there(benched: tuple[Path, Any], t
     folder, (_, first, _) = benched
     (tmp_path / "out").mkdir()
     kept = [row for row in first if row["kernel"] != "fa2" or row["seqlen"] == "32"]
-    table.write(tmp_path / "out" / "benchmark.csv", "lab06", kept)
+    older = [row | {"seqlen": "16", "submission": "other files"} for row in kept if row["kernel"] == "fa2"]
+    table.write(tmp_path / "out" / "benchmark.csv", "lab06", [*kept, *older])
     with entries_of(fa1=False):
         _, second, _ = run(tmp_path, "--submission", str(folder / "mine"), "--resume")
     assert second[: len(kept)] == kept
     assert {(row["seqlen"], row["kernel"]) for row in second[len(kept) :]} == {("16", "fa2")}
     assert len(second) == len(first)
+    assert len({row["submission"] for row in second}) == 2
 
 
 def test_bench_a_wrong_row_has_no_time_and_a_failed_one_is_told(tmp_path: Path) -> None:

@@ -8,14 +8,16 @@ import json
 from pathlib import Path
 
 import pytest
-from classroom.factory import LAB06, NEEDS_GPU, WRONG, a_class, graded, lab_report, ungraded
+from classroom.factory import LAB06, MONDAY, NEEDS_GPU, WRONG, a_class, graded, lab_report, ungraded
 from classroom.toy_class import a_course
 
+from grader.batch.settings import BatchFile
 from grader.classroom.records import Record, ResultsFolder
 from grader.cli.failure import guarded
 from grader.cli.main import invoke
 from grader.course import COURSE_ENVIRONMENT_VARIABLE
 from grader.report import json as report_json
+from grader.report.model import SeedRecord
 
 OPEN = {"speed_sdpa": NEEDS_GPU}
 
@@ -111,6 +113,22 @@ def test_gradebook_policy_about_nothing_is_named(
     assert why in capsys.readouterr().err
 
 
+def test_gradebook_of_a_shard_leaves_decisions_on_others_alone(tmp_path: Path, course: Path) -> None:
+    file = course / "assignments" / "course.toml"
+    extension = '[[grading.extensions]]\nstudent = "zoe"\nlab = "lab06"\nuntil = 2026-03-02T12:00:00\n'
+    file.write_text(file.read_text() + extension)
+    (course / "rubric.toml").write_text("format_version = 1\n[students.zoe.lab06]\npoints = {}\n")
+    (course / "overrides.toml").write_text(
+        'format_version = 1\n[[overrides]]\nstudent = "zoe"\nlab = "lab06"\ncheck = "forward"\npoints = 20\n'
+        'reason = "-"\ndate = 2026-03-01\n'
+    )
+    root = results(tmp_path / "results", [graded()])
+    assert grade("gradebook", root) == 2
+    (root / "batch.json").write_text('{"shard": "1/2"}')
+    assert grade("gradebook", root) == 0
+    assert finals(root) == {"ada": "100"}
+
+
 def test_merge_reports_decides_open_checks_once_and_for_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = results(
         tmp_path / "results", [graded("ada", content="a", checks=OPEN), graded("ben", content="b", checks=OPEN)]
@@ -135,6 +153,27 @@ def test_merge_reports_takes_a_batch_of_another_machine(tmp_path: Path) -> None:
     there = results(tmp_path / "there", [graded(content="a", job="gpu"), ungraded("fay", "refused", "zip-slip")])
     assert grade("merge-reports", root, there) == 0
     assert finals(root)["ada"] == "100"
+
+
+def test_merge_of_shards_keeps_what_other_machines_decided(tmp_path: Path) -> None:
+    parts = [results(tmp_path / name, [graded(name, content=name, checks=OPEN)]) for name in ("ada", "ben")]
+    for number, part in enumerate(parts, start=1):
+        seed = SeedRecord(source="random", key_id="0" * 16, key="ab")
+        settings = BatchFile(
+            submissions="s",
+            shard=f"{number}/2",
+            seed=seed,
+            time_limit_s=1,
+            patience=1,
+            conditions=[],
+            started_at=MONDAY,
+        )
+        (part / "batch.json").write_text(settings.model_dump_json())
+    file = tmp_path / "report.json"
+    file.write_text(report_json.dumps(lab_report(content="ada")))
+    assert grade("merge-reports", parts[0], file) == 0
+    assert grade("merge", tmp_path / "whole", *parts) == 0
+    assert finals(tmp_path / "whole") == {"ada": "100", "ben": ""}
 
 
 @pytest.mark.parametrize(

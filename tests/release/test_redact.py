@@ -9,7 +9,7 @@ import pytest
 
 from grader.course import Course
 from grader.errors import CourseError
-from grader.release.redact import lab_keys, profile_keys, redact
+from grader.release.redact import course_keys, lab_keys, profile_keys, redact
 
 COURSE = Course.find(Path(__file__))
 LAB = COURSE.lab("lab02")
@@ -41,9 +41,24 @@ def test_redact_lab_drops_remarks_and_inner_tables() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "extensions",
+    [
+        '[[grading.extensions]]\nstudent = "ada"\nlab = "lab02"\nuntil = 2026-03-02T12:00:00\nreason = "ill"\n',
+        '[grading]\nextensions = [\n  { student = "ada", lab = "lab02", until = 2026-03-02T12:00:00 },  # ill\n]\n',
+    ],
+)
+def test_redact_course_says_nothing_of_single_students(extensions: str) -> None:
+    kept = 'title = "T"\n[grading.deadlines]\nlab02 = 2026-03-01T12:00:00\n'
+    redacted = redact(f"{kept}{extensions}[grading.late]\nrate = 0.1\n", course_keys, "course.toml")
+    assert "ada" not in redacted
+    assert "ill" not in redacted
+    assert tomllib.loads(redacted) == tomllib.loads(f"{kept}[grading.late]\nrate = 0.1\n")
+
+
 def test_redact_of_what_it_cannot_tell_apart_is_course_error() -> None:
     text = "[checks]\nextreme-rows = { title = 'x', hidden = true, timeout_s = 3 }\n"
-    with pytest.raises(CourseError, match=r"lab\.toml: what hidden checks are held to can't be taken out"):
+    with pytest.raises(CourseError, match=r"lab\.toml: what students must not see can't be taken out"):
         redact(text, lab_keys(LAB), "lab.toml")
 
 

@@ -70,8 +70,8 @@ body { font: 15px/1.45 system-ui, sans-serif; margin: 1.5rem auto; max-width: 10
 table { border-collapse: collapse; } td, th { border-bottom: 1px solid var(--line); padding: .2rem .8rem .2rem 0;
 text-align: left; vertical-align: top; } td.n { text-align: right; font-variant-numeric: tabular-nums; }
 details { border: 1px solid var(--line); border-radius: .4rem; margin: .6rem 0; padding: .4rem .8rem; }
-summary { cursor: pointer; } .sides { display: grid; grid-template-columns: 1fr 1fr; gap: .8rem; }
-@media (max-width: 50rem) { .sides { grid-template-columns: 1fr; } }
+summary { cursor: pointer; } .sides { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: .8rem; }
+@media (max-width: 50rem) { .sides { grid-template-columns: minmax(0, 1fr); } }
 h4 { margin: .6rem 0 .2rem; overflow-wrap: anywhere; } pre { font: 12px/1.4 ui-monospace, monospace; margin: 0;
 overflow-x: auto; background: var(--faint); padding: .4rem; } pre i { font-style: normal; opacity: .55; }
 mark { color: inherit; } .c0 { background: #e6b80055; } .c1 { background: #3b82f655; } .c2 { background: #22c55e55; }
