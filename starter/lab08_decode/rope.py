@@ -47,5 +47,3 @@ def apply_rope(
         raise ValueError(f"apply_rope: rotary_dim must be even and at most {x.shape[-1]}, got {dim}")
     # TODO: split the first `dim` features into pairs, turn each by position * theta_i in float32, join.
     raise NotImplementedError("TODO: turn the pairs of x")
-
-
