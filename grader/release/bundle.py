@@ -7,8 +7,10 @@ import io
 import json
 import os
 import shutil
+import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 from grader import __version__
@@ -44,9 +46,8 @@ def bundle_files(course: Course, lab_ids: Sequence[str]) -> dict[str, bytes]:
             raise UsageError(
                 f"{course.root}: {lab_id} has no reference solution here.", hint="Release from the instructor's copy."
             )
-    files = dict(_grader())
-    for name in _ROOT_FILES:
-        files[name] = _read(course.root / name)
+    files = {name: _read(course.root / name) for name in _ROOT_FILES}
+    files.update(_grader(files["pyproject.toml"]))
     files["README.md"] = _readme(course, lab_ids)
     files["assignments/course.toml"] = _course_toml(course)
     for lab_id in lab_ids:
@@ -127,12 +128,24 @@ def bundle_sha256(files: Mapping[str, bytes]) -> str:
     return digest.hexdigest()
 
 
-def _grader() -> Iterator[tuple[str, bytes]]:
+def _grader(pyproject: bytes) -> Iterator[tuple[str, bytes]]:
+    """The package: its modules, and the data files that `pip install` would take.
+
+    Raises:
+        CourseError: another file lies in it, of which nobody said that it's handed out.
+    """
+    patterns = tomllib.loads(pyproject.decode())["tool"]["setuptools"]["package-data"]["grader"]
     for path in sorted(PACKAGE_DIR.rglob("*")):
         inside = path.relative_to(PACKAGE_DIR)
         hidden = any(part.startswith(".") or part == "__pycache__" for part in inside.parts)
-        if path.is_file() and not hidden and not path.name.endswith(_JUNK_SUFFIXES):
-            yield f"grader/{inside.as_posix()}", _read(path)
+        if path.is_dir() or hidden or path.name.endswith(_JUNK_SUFFIXES):
+            continue
+        if path.suffix != ".py" and not any(fnmatch(inside.as_posix(), pattern) for pattern in patterns):
+            raise CourseError(
+                f"{path}: not known whether students may have it.",
+                hint="Name it under package-data in pyproject.toml, or keep it elsewhere.",
+            )
+        yield f"grader/{inside.as_posix()}", _read(path)
 
 
 def _course_toml(course: Course) -> bytes:

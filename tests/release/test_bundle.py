@@ -129,6 +129,26 @@ def test_bundle_files_of_an_unknown_file_is_course_error(toy: Course) -> None:
         bundle_files(toy, [LAB_ID])
 
 
+def test_bundle_files_of_a_stray_file_in_the_package_is_course_error(
+    toy: Course, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "grader"
+    package.mkdir()
+    (package / "grades.xlsx").write_bytes(b"x")
+    monkeypatch.setattr(bundling, "PACKAGE_DIR", package)
+    with pytest.raises(CourseError, match=r"grades\.xlsx: not known whether students may have it"):
+        bundle_files(toy, [LAB_ID])
+
+
+def test_bundle_files_names_no_student(toy: Course) -> None:
+    settings = toy.root / "assignments" / "course.toml"
+    settings.write_text(
+        settings.read_text()
+        + '[[grading.extensions]]\nstudent = "s-4711"\nlab = "lab01"\nuntil = 2026-11-02T12:00:00\n'
+    )
+    assert not [name for name, raw in bundle_files(toy, [LAB_ID]).items() if b"s-4711" in raw]
+
+
 def test_release_of_a_leak_writes_nothing(
     toy: Course, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,7 +69,7 @@ def walk(root: Path) -> Tree:
     finally:
         os.close(root_fd)
     if next(budget, None) is None:
-        raise RefusedError(f"the folder holds more than {MAX_ENTRIES} entries")
+        raise RefusedError(f"the folder holds more than {MAX_ENTRIES} entries: leave environments and data out")
     tree.notes.extend(notes.all())
     return tree
 
