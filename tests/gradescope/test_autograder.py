@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -89,7 +90,7 @@ class Container:
     def start(self, **popen: Any) -> subprocess.Popen[str]:
         variables = {"PATH": os.environ["PATH"], "GRADE_PYTHON": self.python, FORBID_VARIABLE: "1"}
         return subprocess.Popen(
-            [str(self.root / "source" / "run_autograder")],
+            [*offline(), str(self.root / "source" / "run_autograder")],
             env={**variables, ROOT_VARIABLE: str(self.root)},
             cwd=self.root,
             stdout=subprocess.PIPE,
@@ -113,6 +114,15 @@ class Container:
         jsonschema.Draft202012Validator(SCHEMA).validate(document)
         assert isinstance(document, dict)
         return document
+
+
+@functools.cache
+def offline() -> tuple[str, ...]:
+    """A prefix that takes the network away, where this machine lets us."""
+    if shutil.which("unshare") is None:
+        return ()
+    able = subprocess.run(["unshare", "--net", "true"], capture_output=True, timeout=20).returncode == 0
+    return ("unshare", "--net") if able else ()
 
 
 def python_for_anyone(folder: Path) -> str:

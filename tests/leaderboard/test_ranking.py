@@ -9,17 +9,18 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from classroom.factory import MONDAY, WRONG, graded
+from classroom.factory import MONDAY, NEEDS_GPU, WRONG, graded
 from hypothesis import given
 from hypothesis import strategies as st
-from leaderboard.ranked_class import CHOSEN, KEY, PRIVATE, a_ranked_class, names, on_gpu
+from leaderboard.ranked_class import CHOSEN, KEY, PRIVATE, a_ranked_class, names, on_gpu, timed
 from report.report_factory import FACTORIES
 
 from grader.leaderboard.model import Board, Leaderboard
 from grader.leaderboard.page import page
 from grader.leaderboard.privacy import Pseudonymiser, card_name, version
-from grader.leaderboard.ranking import dumps, ineligible, rank
+from grader.leaderboard.ranking import dumps, rank
 from grader.leaderboard.schema import SCHEMA_PATH, dumps_schema
+from grader.report.eligibility import ineligible
 from grader.report.model import Status
 from grader.report.timings import mean_ratio, timed_shapes
 
@@ -68,6 +69,16 @@ def test_ineligible_tells_a_reason_for_every_report_that_lost_a_hidden_check(nam
         assert ineligible(report)
 
 
+@pytest.mark.parametrize(("measured", "listed"), [({"ratio": 0.4}, True), ({}, False)])
+def test_ineligible_missed_band_is_listed_and_a_wrong_timed_output_is_not(
+    measured: dict[str, float], listed: bool
+) -> None:
+    missed = {"status": Status.FAIL, "message": "0.4 of the baseline.", "measured": timed(0.4)["measured"] | measured}
+    report = graded("ada", checks={"speed_sdpa": missed}).report
+    assert report is not None
+    assert (ineligible(report) == "") is listed
+
+
 def test_rank_regraded_attempt_counts_by_its_newest_result() -> None:
     old = graded("ada", **on_gpu(2.0), job="before the test was mended")
     wrong = on_gpu(2.0)
@@ -76,6 +87,20 @@ def test_rank_regraded_attempt_counts_by_its_newest_result() -> None:
     leaderboard, left_out = rank([new, old], course="c", names=names([old, new]))
     assert not leaderboard.boards
     assert left_out == {"a hidden check didn't pass": 1}
+
+
+def test_rank_report_from_another_machine_stands_on_its_own_profile() -> None:
+    here = graded("ada", checks={"speed_sdpa": NEEDS_GPU})
+    assert here.report is not None
+    there = graded("ada", **on_gpu(1.7)).report
+    assert there is not None
+    same = there.model_copy(update={"submission": here.report.submission})
+    boards = rank([here], course="c", names=names([here]), elsewhere=[same, there])[0].boards
+    assert [(b.profile, b.metric.name, len(b.entries)) for b in boards] == [
+        ("a100-80gb", "points", 1),
+        ("h200", "ratio_to_baseline", 1),
+    ]
+    assert boards[0].entries[0].name == boards[1].entries[0].name
 
 
 def test_rank_records_in_any_order_give_the_same_bytes() -> None:
