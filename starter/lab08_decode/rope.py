@@ -13,8 +13,6 @@ from __future__ import annotations
 import torch
 
 
-
-
 def apply_rope(
     x: torch.Tensor,
     positions: torch.Tensor,
