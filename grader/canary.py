@@ -79,9 +79,10 @@ def planted(name: str, raw: bytes) -> bytes:
     suffix, mark = PurePosixPath(name).suffix, mark_of(name)
     if suffix in _COMMENTS:
         text = unmarked(raw.decode())
-        return (
-            f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}{_COMMENTS[suffix].format(mark)}\n".encode()
-        )
+        end = "" if text.endswith("\n") or not text else "\n"
+        # As a formatter wants a comment behind a function.
+        gap = "\n\n" if text and suffix == ".py" else ""
+        return f"{text}{end}{gap}{_COMMENTS[suffix].format(mark)}\n".encode()
     if suffix == ".ipynb":
         notebook = json.loads(raw)
         notebook["metadata"][NOTEBOOK_KEY] = mark
@@ -97,8 +98,9 @@ def planted(name: str, raw: bytes) -> bytes:
 
 
 def unmarked(text: str) -> str:
-    """Source code without the lines that hold nothing but a mark."""
-    return "".join(line for line in text.splitlines(keepends=True) if not MARKED_LINE.match(line))
+    """Source code without the lines that hold nothing but a mark, and without the gap before one at its end."""
+    kept = "".join(line for line in text.splitlines(keepends=True) if not MARKED_LINE.match(line))
+    return kept.rstrip("\n") + "\n" if kept != text and kept.strip("\n") else kept
 
 
 def unplanted(course: Course) -> list[str]:

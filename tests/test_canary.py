@@ -39,7 +39,7 @@ def test_kept_files_leaves_provided_ones_out() -> None:
 
 @pytest.mark.parametrize(
     ("name", "line"),
-    [("a.py", "# {}"), ("a.toml", "# {}"), ("a.cu", "// {}"), ("a.c", "// {}"), ("a.md", "<!-- {} -->")],
+    [("a.py", "\n\n# {}"), ("a.toml", "# {}"), ("a.cu", "// {}"), ("a.c", "// {}"), ("a.md", "<!-- {} -->")],
 )
 def test_planted_source_ends_with_one_mark_and_strips_again(name: str, line: str) -> None:
     raw = planted(name, b"x = 1")
