@@ -39,13 +39,21 @@ def test_kept_files_leaves_provided_ones_out() -> None:
 
 @pytest.mark.parametrize(
     ("name", "line"),
-    [("a.py", "\n\n# {}"), ("a.toml", "# {}"), ("a.cu", "// {}"), ("a.c", "// {}"), ("a.md", "<!-- {} -->")],
+    [("a.py", "# {}"), ("a.toml", "# {}"), ("a.cu", "// {}"), ("a.c", "// {}"), ("a.md", "<!-- {} -->")],
 )
 def test_planted_source_ends_with_one_mark_and_strips_again(name: str, line: str) -> None:
     raw = planted(name, b"x = 1")
     assert raw.decode() == f"x = 1\n{line.format(mark_of(name))}\n"
     assert planted(name, raw) == raw
     assert unmarked(raw.decode()) == strip(raw.decode()) == "x = 1\n"
+
+
+def test_planted_behind_a_function_stays_formatted_and_strips_again() -> None:
+    text = "def f():\n    return 1\n"
+    raw = planted("a.py", text.encode())
+    assert raw.decode() == f"{text}\n\n# {mark_of('a.py')}\n"
+    assert planted("a.py", raw) == raw
+    assert unmarked(raw.decode()) == strip(raw.decode()) == text
 
 
 def test_planted_copy_of_a_marked_file_gets_its_own_mark() -> None:
