@@ -68,8 +68,7 @@ def judge_decode(judge: Judging, case: DecodeCase, o: Tensor | Array, lse: Tenso
     Raises:
         what `judge.fail` raises: the answer is wrong.
     """
-    got_o, got_lse = (np.asarray(x.data if isinstance(x, Tensor) else x, np.float64) for x in (o, lse))
-    sequences = [_sequence(case, index, got_o[index], got_lse[index]) for index in range(case.batch)]
+    sequences = sequences_of(case, o, lse)
     prefix = f"{label}: " if label else ""
     held = [s for s in sequences if s.bounds is not None]
     if held:
@@ -80,6 +79,12 @@ def judge_decode(judge: Judging, case: DecodeCase, o: Tensor | Array, lse: Tenso
     if wrong:
         found = mistakes.diagnose(case, sequences) or _forward_mistake(wrong)
         judge.fail(prefix + _explain(case, wrong), diagnosis=found)
+
+
+def sequences_of(case: DecodeCase, o: Tensor | Array, lse: Tensor | Array) -> list[Sequence]:
+    """Each sequence's part of an answer with its bounds and the rules that it breaks."""
+    got_o, got_lse = (np.asarray(x.data if isinstance(x, Tensor) else x, np.float64) for x in (o, lse))
+    return [_sequence(case, index, got_o[index], got_lse[index]) for index in range(case.batch)]
 
 
 def _sequence(case: DecodeCase, index: int, o: Array, lse: Array) -> Sequence:

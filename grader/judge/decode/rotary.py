@@ -196,7 +196,7 @@ def _low_precision(case: RopeCase, got: Array) -> bool:
 
 LOW_PRECISION = (
     "angle-low-precision",
-    "Pairs keep their length but turn by the wrong angle at large positions: positions, angles or sines are in half "
+    "Pairs keep their length but turn by the wrong angle at large positions: positions or angles are in half "
     "precision, which holds no integer above 2048 (float16) or 256 (bfloat16) exactly.",
 )
 
