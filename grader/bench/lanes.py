@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,4 +97,18 @@ def opened(
                 runs = stack.enter_context(KeptBaseline(STAGED, found.module, found.title, isolation, target.device))
                 contestant = Contestant(entry.name, runs, found.function(entry.operation), found.module)
             lanes.append(Lane(entry, contestant))
+        _start(lanes)
         yield Lanes(tuple(lanes), absent, staged)
+
+
+def _start(lanes: list[Lane]) -> None:
+    """Start all workers side by side: each loads torch and CUDA for seconds. What fails is told when it's benched."""
+
+    def start(lane: Lane) -> None:
+        contestant = lane.contestant
+        with contextlib.suppress(WorkerFailure):
+            contestant.submission.timed(contestant.function or "", contestant.module)
+
+    with ThreadPoolExecutor(min(len(lanes), os.cpu_count() or 1) or 1) as pool:
+        for _ in pool.map(start, lanes):
+            pass

@@ -177,7 +177,10 @@ def _unknown(row: Row) -> Row:
 
 
 def _attempts(records: Sequence[Record]) -> list[_Attempt]:
-    """The different submissions in the order of receipt. The same files sent again are the same attempt."""
+    """The different submissions in the order of receipt, of their numbers where a time isn't known.
+
+    The same files sent again are the same attempt.
+    """
     by_content: dict[str, list[Record]] = {}
     for record in records:
         if record.outcome != "missing":
@@ -189,7 +192,8 @@ def _attempts(records: Sequence[Record]) -> list[_Attempt]:
         times = [record.received_at for record in group if record.received_at is not None]
         number = min(record.attempt for record in group)
         found.append(_Attempt(number, min(times, default=None), ranked[0], tuple(ranked[1:])))
-    return sorted(found, key=lambda a: (a.received_at or _EVER, a.number, a.record.job_key))
+    timed = all(attempt.received_at is not None for attempt in found)
+    return sorted(found, key=lambda a: (a.received_at or _EVER if timed else _EVER, a.number, a.record.job_key))
 
 
 def _row(student: str, lab: str, records: Sequence[Record], rules: _Rules) -> Row:

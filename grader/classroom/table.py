@@ -31,7 +31,7 @@ def _override(applied: Applied) -> str:
 
 
 def _origin(origin: Origin) -> str:
-    return f"{origin.check} from {origin.device} ({origin.profile})"
+    return f"{origin.check} from {origin.device} ({origin.profile}, {origin.isolation})"
 
 
 def _time(moment: datetime | None) -> str:

@@ -114,6 +114,8 @@ def merge_in(results: Path, paths: list[Path]) -> int:
         taken += 1
         for student, checks in outcome.decides.items():
             say(f"merged: {shown}: {one_line(student)}: {', '.join(checks)}")
+        if source.report.isolation.level == "process":
+            say(f"  {shown} was made at level process, which a submission can talk into points: know who made it")
     if not taken:
         raise UsageError(f"Nothing was merged ({count(failed, 'file')} read).", hint="The lines above say why.")
     book = open_book(results, Course.find())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from grader.classroom.book import elsewhere
 from grader.classroom.records import Record, results_folder
 from grader.classroom.roster import Roster, read_roster
 from grader.cli.console import STDOUT, console, say
@@ -38,11 +39,12 @@ def show_leaderboard(results: Path, options: RankingOptions) -> int:
         UsageError: no results are there, no key is set, or a file can't be written.
     """
     course = Course.find()
-    records = results_folder(results).records()
+    folder = results_folder(results)
+    records = folder.records()
     roster = read_roster(options.roster) if options.roster is not None else Roster(())
     names = pseudonymiser(_key(options.key_file), records, roster)
     lab = course.resolve(options.lab) if options.lab is not None else None
-    board, left_out = rank(records, course=course.settings.title, names=names, lab=lab)
+    board, left_out = rank(records, course=course.settings.title, names=names, lab=lab, elsewhere=elsewhere(folder))
     if options.json is not None:
         write_json(dumps(board), options.json)
     if options.html is not None:

@@ -142,12 +142,13 @@ def check_forward(result: object, case: AttentionCase, device: str, function: st
         raise ContractViolated(f"{function} returned {found}; expected the two tensors (o, lse).")
     o, lse = result
     wanted_lse = (case.batch, case.q_heads, case.q_len)
-    _check_tensor(o, f"{function}: o", case.dtype, (*wanted_lse, int(case.v.shape[3])), device)
-    _check_tensor(lse, f"{function}: lse", "float32", wanted_lse, device)
+    check_tensor(o, f"{function}: o", case.dtype, (*wanted_lse, int(case.v.shape[3])), device)
+    check_tensor(lse, f"{function}: lse", "float32", wanted_lse, device)
     return o, lse
 
 
-def _check_tensor(value: object, name: str, dtype: str, shape: tuple[int, ...], device: str) -> None:
+def check_tensor(value: object, name: str, dtype: str, shape: tuple[int, ...], device: str) -> None:
+    """Raises ContractViolated unless `value` is a tensor of that dtype, shape and device."""
     if not isinstance(value, Tensor):
         raise ContractViolated(f"{name} is a {type(value).__name__}, expected a tensor.")
     if value.dtype != dtype:

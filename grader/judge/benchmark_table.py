@@ -18,13 +18,38 @@ from grader.report.model import Diagnosis
 
 MAX_ROWS = 5000
 MIN_INK, MIN_DISTINCT_ROWS = 0.002, 30
-NUMBERS = ("batch", "q_heads", "kv_heads", "seqlen", "head_dim", "max_error", "allowed_error")
-TIMES = ("median_ms", "iqr_ms", "repeats", "tflops")
-WORDS = ("kernel", "causal", "dtype", "correct", "gpu")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a table must have.
+
+    Attributes:
+        words, numbers: in every row. times: numbers of the rows that passed their test, `rate` among them.
+        shown: columns that tell a row from its neighbours, for messages.
+    """
+
+    words: tuple[str, ...]
+    numbers: tuple[str, ...]
+    rate: str
+    shown: tuple[str, ...]
+
+    @property
+    def times(self) -> tuple[str, ...]:
+        return ("median_ms", "iqr_ms", "repeats", self.rate)
+
+
+ERRORS = ("max_error", "allowed_error")
+FORWARD = Columns(
+    words=("kernel", "causal", "dtype", "correct", "gpu"),
+    numbers=("batch", "q_heads", "kv_heads", "seqlen", "head_dim", *ERRORS),
+    rate="tflops",
+    shown=("seqlen", "head_dim", "causal"),
+)
 
 TEXTS = {
     "benchmark-untested-row": "A row has a time but no passed test at its shape.",
-    "benchmark-arithmetic": "A row's TFLOP/s don't follow from its shape and its median.",
+    "benchmark-arithmetic": "A row's rate doesn't follow from its shape and its median.",
     "benchmark-impossible": "A row is faster than the card's peak.",
     "benchmark-incomplete": "The table lacks rows that it must have.",
     "benchmark-malformed": "The table can't be read.",
@@ -44,6 +69,7 @@ class Judging(Protocol):
 class Row:
     """One line of the table; `line` is its number in the file. Times are None in a row that failed its test."""
 
+    columns: Columns
     line: int
     words: dict[str, str]
     numbers: dict[str, float]
@@ -51,18 +77,15 @@ class Row:
 
     @property
     def place(self) -> str:
-        words, numbers = self.words, self.numbers
-        return (
-            f"benchmark.csv:{self.line} ({words['kernel']}, seqlen {numbers['seqlen']:g}, head_dim "
-            f"{numbers['head_dim']:g}, causal {words['causal']})"
-        )
+        told = {**self.words, **{name: f"{value:g}" for name, value in self.numbers.items()}}
+        shown = ", ".join(f"{name} {told[name]}" for name in self.columns.shown)
+        return f"benchmark.csv:{self.line} ({self.words['kernel']}, {shown})"
 
-    @property
-    def flops(self) -> float:
-        sizes = {name: int(value) for name, value in self.numbers.items() if name in NUMBERS[:5]}
-        length = sizes["seqlen"]
-        causal = self.words["causal"] == "yes"
-        return attention_flops(sizes["batch"], sizes["q_heads"], length, length, sizes["head_dim"], causal)
+
+def _flops(row: Row) -> float:
+    sizes = {name: int(value) for name, value in row.numbers.items() if name not in ERRORS}
+    length, causal = sizes["seqlen"], row.words["causal"] == "yes"
+    return attention_flops(sizes["batch"], sizes["q_heads"], length, length, sizes["head_dim"], causal)
 
 
 def judge_benchmark(
@@ -76,35 +99,37 @@ def judge_benchmark(
         profiles: cards whose peak is known by the `gpu` column.
         student_kernel: the kernel that needs `min_seqlens` lengths, with and without a causal mask.
     """
-    rows = read_table(judge, text)
+    rows = read_table(judge, text, FORWARD)
     for row in rows:
-        _judge_row(judge, row, profiles)
+        judge_tested(judge, row)
+        _judge_rate(judge, row, profiles)
     _judge_coverage(judge, rows, kernels, student_kernel)
     judge.measure("rows", len(rows))
     own = [row.times["tflops"] for row in rows if row.words["kernel"] == student_kernel and row.times]
     judge.measure("best_tflops", max(own))
 
 
-def read_table(judge: Judging, text: bytes) -> list[Row]:
+def read_table(judge: Judging, text: bytes, columns: Columns) -> list[Row]:
     """The rows; fails naming the line, the column and what was found."""
     try:
         reader = csv.DictReader(io.StringIO(text.decode("utf-8"), newline=""))
         raw = [row for row, _ in zip(reader, range(MAX_ROWS), strict=False)]
     except (UnicodeDecodeError, csv.Error) as error:
-        _fail(judge, "benchmark-malformed", f"benchmark.csv is not a CSV file in UTF-8: {error}.")
-    missing = [name for name in (*WORDS, *NUMBERS, *TIMES) if name not in (reader.fieldnames or ())]
+        fail(judge, "benchmark-malformed", f"benchmark.csv is not a CSV file in UTF-8: {error}.")
+    wanted = (*columns.words, *columns.numbers, *columns.times)
+    missing = [name for name in wanted if name not in (reader.fieldnames or ())]
     if missing or not raw:
         what = f"lacks the columns {', '.join(missing)}" if missing else "has no rows"
-        _fail(judge, "benchmark-malformed", f"benchmark.csv {what}. Run benchmark.py again; its table has them.")
-    return [_row(judge, number, cells) for number, cells in enumerate(raw, start=2)]
+        fail(judge, "benchmark-malformed", f"benchmark.csv {what}. Run benchmark.py again; its table has them.")
+    return [_row(judge, number, cells, columns) for number, cells in enumerate(raw, start=2)]
 
 
-def _row(judge: Judging, line: int, cells: dict[str, str]) -> Row:
-    words = {name: str(cells[name] or "").strip() for name in WORDS}
-    timed = words["correct"] == "yes" or any((cells[name] or "").strip() for name in TIMES)
-    numbers = {name: _number(judge, line, name, cells[name]) for name in NUMBERS}
-    times = {name: _number(judge, line, name, cells[name]) for name in TIMES} if timed else None
-    return Row(line, words, numbers, times)
+def _row(judge: Judging, line: int, cells: dict[str, str], columns: Columns) -> Row:
+    words = {name: str(cells[name] or "").strip() for name in columns.words}
+    timed = words["correct"] == "yes" or any((cells[name] or "").strip() for name in columns.times)
+    numbers = {name: _number(judge, line, name, cells[name]) for name in columns.numbers}
+    times = {name: _number(judge, line, name, cells[name]) for name in columns.times} if timed else None
+    return Row(columns, line, words, numbers, times)
 
 
 def _number(judge: Judging, line: int, column: str, cell: str | None) -> float:
@@ -114,16 +139,17 @@ def _number(judge: Judging, line: int, column: str, cell: str | None) -> float:
         value = -1.0
     if not 0 <= value < float("inf"):
         shown = repr((cell or "")[:40])
-        _fail(judge, "benchmark-malformed", f"benchmark.csv:{line}: `{column}` is {shown}, expected a number >= 0.")
+        fail(judge, "benchmark-malformed", f"benchmark.csv:{line}: `{column}` is {shown}, expected a number >= 0.")
     return value
 
 
-def _judge_row(judge: Judging, row: Row, profiles: Sequence[HardwareProfile]) -> None:
+def judge_tested(judge: Judging, row: Row) -> None:
+    """Fail unless a row with a time has a passed test, enough repeats and a median."""
     if row.times is None:
         return
     if row.words["correct"] != "yes" or row.numbers["max_error"] > row.numbers["allowed_error"]:
         said = row.words["correct"] or "nothing"
-        _fail(
+        fail(
             judge,
             "benchmark-untested-row",
             f"{row.place}: has a time, but its test reads correct = {said}, error {row.numbers['max_error']:.3g} of "
@@ -131,22 +157,29 @@ def _judge_row(judge: Judging, row: Row, profiles: Sequence[HardwareProfile]) ->
         )
     if row.times["repeats"] < judge.thresholds["min_repeats"]:
         least = judge.thresholds["min_repeats"]
-        _fail(
+        fail(
             judge, "benchmark-malformed", f"{row.place}: {row.times['repeats']:g} repeats, expected at least {least:g}."
         )
     if row.times["median_ms"] <= 0:
-        _fail(judge, "benchmark-malformed", f"{row.place}: median_ms is 0.")
-    expected = row.flops / row.times["median_ms"] / 1e9
+        fail(judge, "benchmark-malformed", f"{row.place}: median_ms is 0.")
+
+
+def _judge_rate(judge: Judging, row: Row, profiles: Sequence[HardwareProfile]) -> None:
+    """TFLOP/s follow from the shape and the median, and the card can do them."""
+    if row.times is None:
+        return
+    flops = _flops(row)
+    expected = flops / row.times["median_ms"] / 1e9
     if abs(row.times["tflops"] - expected) > judge.thresholds["tflops_rel"] * expected:
-        _fail(
+        fail(
             judge,
             "benchmark-arithmetic",
-            f"{row.place}: tflops is {row.times['tflops']:g}, but {row.flops:.4g} FLOPs in "
+            f"{row.place}: tflops is {row.times['tflops']:g}, but {flops:.4g} FLOPs in "
             f"{row.times['median_ms']:g} ms are {expected:.4g}. Count 4 head_dim a visible pair.",
         )
     peak = _peak(row, profiles)
     if peak is not None and expected > peak:
-        _fail(
+        fail(
             judge,
             "benchmark-impossible",
             f"{row.place}: {expected:.4g} TFLOP/s, more than the {peak:g} that a {row.words['gpu']} can do.",
@@ -167,14 +200,14 @@ def _judge_coverage(judge: Judging, rows: Sequence[Row], kernels: Sequence[str],
     good = [row for row in rows if row.times is not None]
     dims = sorted({int(row.numbers["head_dim"]) for row in rows})
     if len(dims) < 2:
-        _fail(
+        fail(
             judge, "benchmark-incomplete", f"benchmark.csv has head_dim {dims} only; expected a sweep over two or more."
         )
     for dim in dims:
         here = [row for row in good if row.numbers["head_dim"] == dim]
         absent = [name for name in kernels if not any(row.words["kernel"] == name for row in here)]
         if absent:
-            _fail(
+            fail(
                 judge,
                 "benchmark-incomplete",
                 f"benchmark.csv has no tested row of {', '.join(absent)} at head_dim {dim}.",
@@ -187,7 +220,7 @@ def _judge_coverage(judge: Judging, rows: Sequence[Row], kernels: Sequence[str],
             }
             least = judge.thresholds["min_seqlens"]
             if len(lengths) < least:
-                _fail(
+                fail(
                     judge,
                     "benchmark-incomplete",
                     f"benchmark.csv has {len(lengths)} sequence lengths of {student_kernel} at head_dim {dim}, causal "
@@ -200,12 +233,13 @@ def judge_plot(judge: Judging, name: str, data: bytes) -> None:
     try:
         facts = inspect_png(data)
     except PngError as error:
-        _fail(judge, "benchmark-malformed", f"{name} can't be read as a PNG: {error}.")
+        fail(judge, "benchmark-malformed", f"{name} can't be read as a PNG: {error}.")
     if facts.ink < MIN_INK or facts.distinct_rows < MIN_DISTINCT_ROWS:
-        _fail(
+        fail(
             judge, "benchmark-malformed", f"{name} is {facts.width} x {facts.height} pixels and shows next to nothing."
         )
 
 
-def _fail(judge: Judging, diagnosis: str, message: str) -> NoReturn:
+def fail(judge: Judging, diagnosis: str, message: str) -> NoReturn:
+    """Fail with one of `TEXTS` as the diagnosis."""
     judge.fail(message, diagnosis=Diagnosis(id=diagnosis, text=TEXTS[diagnosis]))

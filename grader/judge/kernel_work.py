@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
+from grader.report.model import Diagnosis
 from grader.sandbox.failures import ContractViolated, WorkerFailure
 from grader.sandbox.outcomes import Traced
 from grader.sandbox.wire import Tensor
+
+Judged = Callable[[Any], dict[str, Tensor]]
+
+
+class Judging(Protocol):
+    """The part of the judge fixture that is used here."""
+
+    def fail(self, message: str, *, diagnosis: Diagnosis | None = None) -> NoReturn: ...
 
 
 class KernelCalling(Protocol):
@@ -17,6 +27,15 @@ class KernelCalling(Protocol):
     def watched_call(self, function: str, /, *args: Any, **kwargs: Any) -> Traced: ...
     def noop_call(self, function: str, /, *args: Any, **kwargs: Any) -> Any: ...
     def call(self, function: str, /, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class TracedCalling(KernelCalling, Protocol):
+    """And of one whose bytes are counted."""
+
+    def traced_call(self, function: str, /, *args: Any, **kwargs: Any) -> Traced: ...
+
+
+_UNUSED = Diagnosis(id="kernel-unused", text="The output doesn't come from a Triton kernel.")
 
 
 def call_kernel(submission: KernelCalling, function: str, /, *args: Any, **kwargs: Any) -> Any:
@@ -55,6 +74,39 @@ def call_kernel(submission: KernelCalling, function: str, /, *args: Any, **kwarg
             "kernel. Copies, padding and casts of an input are fine."
         )
     return watched.value
+
+
+def judge_kernel_work(
+    judge: Judging, submission: TracedCalling, function: str, tensors: Sequence[Tensor], judged: Judged, **kwargs: Any
+) -> None:
+    """Fail, naming what does the work instead, unless a call's tensors come from Triton kernels.
+
+    The call is traced, then repeated with every kernel launch doing nothing: each result must change. Then it's
+    repeated with the inputs holding other values outside of launches: no result may change.
+
+    Args:
+        judged: holds the traced call's value to the right answer and gives its tensors by name.
+        kwargs: of the call; `module` among them where it isn't the submission's first file.
+    """
+    traced = submission.traced_call(function, *tensors, **kwargs)
+    if traced.traffic.library_ops:
+        names = ", ".join(traced.traffic.library_ops)
+        judge.fail(
+            f"{function} calls {names}; scores, softmax and output must come from your Triton kernel.",
+            diagnosis=Diagnosis(id="library-call", text=f"A library does work that the kernel should do: {names}."),
+        )
+    if not traced.traffic.launches:
+        judge.fail(f"{function} launches no Triton kernel.", diagnosis=_UNUSED)
+    results = judged(traced.value)
+    idle = submission.noop_call(function, *tensors, **kwargs)
+    for (name, result), value in zip(results.items(), idle, strict=True):
+        if np.array_equal(np.asarray(value.data, np.float64), np.asarray(result.data, np.float64)):
+            judge.fail(f"{name} is the same when every kernel launch does nothing.", diagnosis=_UNUSED)
+    hidden = submission.watched_call(function, *tensors, **kwargs)
+    for (name, result), value in zip(results.items(), hidden.value, strict=True):
+        if not np.allclose(np.asarray(value.data, np.float64), np.asarray(result.data, np.float64), 1e-2, 1e-2):
+            seen = f" ({', '.join(hidden.traffic.input_ops)})" if hidden.traffic.input_ops else ""
+            judge.fail(f"{name} changes with what the inputs hold while no kernel runs{seen}.", diagnosis=_UNUSED)
 
 
 def _same_answer(value: Any, idle: Any) -> bool:

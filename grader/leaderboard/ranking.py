@@ -11,20 +11,21 @@ from typing import Literal
 from grader.classroom.records import Record
 from grader.leaderboard.model import Board, Entry, Leaderboard, Metric, ShapeTime
 from grader.leaderboard.privacy import Pseudonymiser, card_name, version
-from grader.report.model import CheckResult, Kind, Report, Status
+from grader.report.eligibility import ineligible
+from grader.report.model import Report
 from grader.report.text import one_line
 from grader.report.timings import mean_ratio, timed_shapes
 
 MetricName = Literal["ratio_to_baseline", "points"]
 
-_RIGHTNESS = frozenset({Kind.CORRECTNESS, Kind.NUMERICS, Kind.INTEGRITY})
-_NOT_WRONG = frozenset({Status.PASS, Status.SKIPPED, Status.PENDING})
-_IN_BAND = frozenset({Status.PASS, Status.FAIL, Status.NOISY, Status.SKIPPED, Status.PENDING})
-"""Ends of a speed check that say how fast, not that something went wrong."""
-
 
 def rank(
-    records: Iterable[Record], *, course: str, names: Pseudonymiser, lab: str | None = None
+    records: Iterable[Record],
+    *,
+    course: str,
+    names: Pseudonymiser,
+    lab: str | None = None,
+    elsewhere: Sequence[Report] = (),
 ) -> tuple[Leaderboard, Counter[str]]:
     """The boards, and why how many graded records aren't on one.
 
@@ -32,10 +33,11 @@ def rank(
 
     Args:
         lab: only this lab's id; None for all.
+        elsewhere: whole reports that other machines made of the same submissions, each a result of its own.
     """
     left_out: Counter[str] = Counter()
     boards: dict[tuple[str, str, MetricName], list[tuple[Record, Report]]] = {}
-    for record, report in _newest(records):
+    for record, report in _newest(records, elsewhere):
         if lab is not None and record.lab != lab:
             continue
         reason = ineligible(report)
@@ -56,38 +58,21 @@ def dumps(leaderboard: Leaderboard) -> str:
     return json.dumps(table, indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
-def ineligible(report: Report) -> str:
-    """Why a report can't be ranked; empty when it can."""
-    if report.isolation.level not in ("sealed", "uid"):
-        return f"graded at isolation level {report.isolation.level}"
-    if report.selection:
-        return "only some checks were selected"
-    hidden = [check for check in report.checks if check.hidden]
-    if report.public_only or all(check.status is Status.SKIPPED for check in hidden):
-        return "no hidden check ran"
-    if any(check.status is Status.SUSPECT for check in report.checks):
-        return "a result is held for review"
-    if any(check.status is Status.ERROR for check in report.checks):
-        return "the grader failed on a check"
-    if not all(_passed(check) for check in hidden):
-        return "a hidden check didn't pass"
-    if any(check.kind in _RIGHTNESS and check.status not in _NOT_WRONG for check in report.checks):
-        return "a public answer is wrong"
-    return ""
-
-
-def _passed(check: CheckResult) -> bool:
-    return check.status in (_IN_BAND if check.kind is Kind.SPEED else _NOT_WRONG)
-
-
-def _newest(records: Iterable[Record]) -> list[tuple[Record, Report]]:
+def _newest(records: Iterable[Record], elsewhere: Sequence[Report]) -> list[tuple[Record, Report]]:
     """Of each attempt on each profile the latest grade: after a test was mended the old one doesn't count."""
     newest: dict[tuple[str, str, int, str], tuple[Record, Report]] = {}
     for record in sorted(records, key=lambda r: (r.trust, r.graded_at or _EPOCH, r.job_key)):
         if record.outcome == "graded" and record.report is not None:
-            key = (record.student, record.lab, record.attempt, record.report.profile.name)
-            newest[key] = (record, record.report)
+            key = (record.student, record.lab, record.attempt)
+            newest[*key, record.report.profile.name] = (record, record.report)
+            for other in sorted(_of_same_files(record.report, elsewhere), key=_started):
+                newest[*key, other.profile.name] = (record, other)
     return list(newest.values())
+
+
+def _of_same_files(report: Report, elsewhere: Sequence[Report]) -> list[Report]:
+    same = (report.lab.id, report.submission.sha256)
+    return [other for other in elsewhere if (other.lab.id, other.submission.sha256) == same]
 
 
 _EPOCH = datetime.fromtimestamp(0, UTC)

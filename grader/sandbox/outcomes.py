@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from grader.worker.traffic_model import Traffic
@@ -11,10 +11,11 @@ from grader.worker.wire import Tensor
 
 @dataclass(frozen=True)
 class Traced:
-    """A call's value and the traffic of the kernels that it launched."""
+    """A call's value, the traffic of the kernels that it launched, and the arguments that it was allowed to change."""
 
     value: Any
     traffic: Traffic
+    arguments: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

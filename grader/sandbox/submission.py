@@ -177,11 +177,13 @@ class Submission:
         module: str | None = None,
         timeout_s: float | None = None,
         interpreted: bool = False,
+        mutable: tuple[str, ...] = (),
         **kwargs: Any,
     ) -> Traced:
         """As `call`, and the traffic of the Triton kernels that ran; tensors are known by parameter name.
 
         Args:
+            mutable: parameters that may be changed in place; what they hold afterwards is in `Traced.arguments`.
             interpreted: run in Triton's interpreter on CPU tensors also where `device` is a GPU, on which launches
                 are seen and bytes aren't.
 
@@ -191,8 +193,10 @@ class Submission:
         mode = RUN
         if interpreted and self.device != "cpu":
             mode, args, kwargs = INTERPRET, tuple(map(_on_cpu, args)), {k: _on_cpu(v) for k, v in kwargs.items()}
-        reply = self._perform(function, args, kwargs, module, timeout_s, {"trace": True}, mode=mode)
-        return self._traced(reply, function)
+        options: dict[str, Any] = {"trace": True, **({"mutable": mutable} if mutable else {})}
+        reply = self._perform(function, args, kwargs, module, timeout_s, options, mode=mode)
+        traced = self._traced(reply, function)
+        return replace(traced, arguments=self._table(reply, "mutated", function)) if mutable else traced
 
     def watched_call(
         self, function: str, /, *args: Any, module: str | None = None, timeout_s: float | None = None, **kwargs: Any
@@ -217,6 +221,26 @@ class Submission:
     ) -> Any:
         """As `call`, with every Triton launch doing nothing: a right answer then wasn't the kernel's."""
         return self._perform(function, args, kwargs, module, timeout_s, {"noop": True})["value"]
+
+    def interpreted_call(
+        self,
+        function: str,
+        /,
+        *args: Any,
+        reversed_programs: bool = False,
+        module: str | None = None,
+        timeout_s: float | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As `call` in Triton's interpreter on CPU tensors, also where `device` is a GPU.
+
+        Args:
+            reversed_programs: run the programs of every launch from the last to the first: a GPU promises no order.
+        """
+        args, kwargs = tuple(map(_on_cpu, args)), {key: _on_cpu(value) for key, value in kwargs.items()}
+        mode = RUN if self.device == "cpu" else INTERPRET
+        options = {"reordered": True} if reversed_programs else {}
+        return self._perform(function, args, kwargs, module, timeout_s, options, mode=mode)["value"]
 
     def mutating_call(
         self,

@@ -15,7 +15,7 @@ MAX_NOTES = 20
 MAX_NAME_BYTES = 200
 CHUNK_BYTES = 1 << 20
 
-SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules"})
+SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "venv", "site-packages"})
 
 
 class Notes:

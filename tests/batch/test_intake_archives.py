@@ -384,3 +384,38 @@ def test_find_submissions_of_a_bare_repository_names_it(root: Path, git: Callabl
 def test_find_submissions_of_a_lonely_git_folder_names_it(root: Path) -> None:
     put(root, "ada/.git/HEAD", b"ref: refs/heads/main\n")
     assert "only the .git of a checkout is there" in only(root).refused.lower()
+
+
+def test_find_submissions_of_an_archive_without_an_ending_unpacks_it(root: Path) -> None:
+    put(root, "ada", zipped((NAME, MAIN)))
+    put(root, "bob.docx", zipped((NAME, MAIN)))
+    put(root, "cyd.ZIP", zipped((NAME, MAIN)))
+    work = root.parent / "work"
+    ada, bob, cyd = find_submissions(root, COURSE, [COURSE.lab("lab02")], work)
+    assert (ada.student, bob.student, cyd.student) == ("ada", "bob", "cyd")
+    assert files_of(ada) == files_of(bob) == {"online_softmax.py": MAIN}
+    assert bob.notes == ("bob.docx is a zip archive in spite of its name",)
+
+
+def test_find_submissions_of_an_unknown_compression_names_it(root: Path) -> None:
+    raw = bytearray(zipped((NAME, MAIN)))
+    central = raw.index(b"PK\x01\x02")
+    raw[8:10] = raw[central + 10 : central + 12] = (9).to_bytes(2, "little")  # Deflate64
+    put(root, "ada.zip", bytes(raw))
+    assert "it's packed in a way that isn't read here" in only(root).refused.lower()
+
+
+def test_find_submissions_of_a_heap_of_archives_refuses_them(root: Path) -> None:
+    raw = zipped(("x.txt", b""))
+    for number in range(60):
+        put(root, f"ada/{number}.zip", raw)
+    put(root, "ada/lab02/online_softmax.py")
+    assert "there are more than 50 archives" in only(root).refused
+
+
+def test_find_submissions_of_much_to_note_notes_some(root: Path) -> None:
+    for number in range(30):
+        put(root, f"ada/{number}.zip", b"")
+        put(root, f"ada/{number}/online_softmax.py", b"x\r\n")
+    notes = only(root).notes
+    assert len(notes) <= 41

@@ -157,3 +157,39 @@ def test_find_submissions_leaves_the_submissions_as_they_were(root: Path) -> Non
     before = sorted((path.relative_to(root), path.stat().st_mtime_ns) for path in root.rglob("*"))
     found(root)
     assert sorted((path.relative_to(root), path.stat().st_mtime_ns) for path in root.rglob("*")) == before
+
+
+def test_find_submissions_of_one_students_folder_says_what_it_expects(root: Path) -> None:
+    put(root, "lab02_online_softmax/online_softmax.py")
+    put(root, "lab06_fa2_forward/fa2_forward.py")
+    with pytest.raises(UsageError, match="holds the folders of labs, expected one folder or archive a student"):
+        found(root)
+
+
+def test_find_submissions_through_a_link_to_the_folder_finds_all(root: Path, tmp_path: Path) -> None:
+    put(root, "ada/lab02/online_softmax.py")
+    put(root, "bob.tar", b"")
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    items = list(find_submissions(link, COURSE, [LAB02], tmp_path / "work"))
+    assert [bool(item.folder) for item in items] == [True, False]
+    assert "0 bytes" in items[1].refused
+
+
+def test_find_submissions_of_a_heap_of_odd_names_ends(root: Path) -> None:
+    folder = root / "ada" / "lab02"
+    folder.mkdir(parents=True)
+    for number in range(2000):
+        (folder / f"{' ' * 150}{number}{'-' * 40}.py").touch()
+    assert "No file of lab02 is in it" in only(root).refused
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9.py", b"a\nb.py", b"\x1b[31m.py"])
+def test_find_submissions_of_a_name_that_is_no_text_leaves_that_file_out(root: Path, name: bytes) -> None:
+    put(root, "ada/lab02/online_softmax.py")
+    (root / "ada" / "lab02" / os.fsdecode(name)).write_bytes(b"x")
+    item = only(root)
+    assert files_of(item) == {"online_softmax.py": MAIN}
+    assert len(item.notes) == 1
+    assert item.notes[0].endswith("was left out: its name has control characters or invalid UTF-8")
+    assert item.notes[0].isprintable()

@@ -8,14 +8,16 @@ import json
 from pathlib import Path
 
 import pytest
-from classroom.factory import LAB06, NEEDS_GPU, WRONG, a_class, graded, lab_report, ungraded
+from classroom.factory import LAB06, MONDAY, NEEDS_GPU, WRONG, a_class, graded, lab_report, ungraded
 from classroom.toy_class import a_course
 
+from grader.batch.settings import BatchFile
 from grader.classroom.records import Record, ResultsFolder
 from grader.cli.failure import guarded
 from grader.cli.main import invoke
 from grader.course import COURSE_ENVIRONMENT_VARIABLE
 from grader.report import json as report_json
+from grader.report.model import SeedRecord
 
 OPEN = {"speed_sdpa": NEEDS_GPU}
 
@@ -151,6 +153,27 @@ def test_merge_reports_takes_a_batch_of_another_machine(tmp_path: Path) -> None:
     there = results(tmp_path / "there", [graded(content="a", job="gpu"), ungraded("fay", "refused", "zip-slip")])
     assert grade("merge-reports", root, there) == 0
     assert finals(root)["ada"] == "100"
+
+
+def test_merge_of_shards_keeps_what_other_machines_decided(tmp_path: Path) -> None:
+    parts = [results(tmp_path / name, [graded(name, content=name, checks=OPEN)]) for name in ("ada", "ben")]
+    for number, part in enumerate(parts, start=1):
+        seed = SeedRecord(source="random", key_id="0" * 16, key="ab")
+        settings = BatchFile(
+            submissions="s",
+            shard=f"{number}/2",
+            seed=seed,
+            time_limit_s=1,
+            patience=1,
+            conditions=[],
+            started_at=MONDAY,
+        )
+        (part / "batch.json").write_text(settings.model_dump_json())
+    file = tmp_path / "report.json"
+    file.write_text(report_json.dumps(lab_report(content="ada")))
+    assert grade("merge-reports", parts[0], file) == 0
+    assert grade("merge", tmp_path / "whole", *parts) == 0
+    assert finals(tmp_path / "whole") == {"ada": "100", "ben": ""}
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,11 @@ def test_gradebook_best_or_latest(one: Callable[..., Row], keep: str, attempt: i
     assert (row.attempt, row.attempts, row.final) == (attempt, 2, final)
 
 
+def test_gradebook_latest_goes_by_number_where_a_time_is_missing(one: Callable[..., Row]) -> None:
+    records = [graded(checks={"forward": WRONG}), graded(attempt=2, received_at=None)]
+    assert one(*records, policy=Grading(keep="latest")).attempt == 2
+
+
 def test_gradebook_best_counts_lateness(one: Callable[..., Row]) -> None:
     policy = Grading(deadlines=DEADLINE, late=LatePolicy(rate=0.5))
     late = graded(attempt=2, received_at=MONDAY + timedelta(hours=1))
@@ -288,7 +293,7 @@ def test_merged_fills_in_skipped_checks_from_another_machine(one: Callable[..., 
         "speed-sdpa": "NVIDIA H200",
         "traffic": "NVIDIA H200",
     }
-    assert "speed-sdpa from NVIDIA H200 (a100-80gb)" in gradebook_csv([row])
+    assert "speed-sdpa from NVIDIA H200 (a100-80gb, sealed)" in gradebook_csv([row])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -19,8 +20,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from grader.batch.intake.model import RefusedError
+from grader.batch.intake.source import Place, Tree
 from grader.course import Course
 from grader.errors import UsageError
+from grader.gradescope.autograder import choose_lab
 from grader.gradescope.build import build_zip, requirements
 from grader.gradescope.layout import ROOT_VARIABLE
 from grader.sandbox import environment
@@ -89,7 +93,7 @@ class Container:
     def start(self, **popen: Any) -> subprocess.Popen[str]:
         variables = {"PATH": os.environ["PATH"], "GRADE_PYTHON": self.python, FORBID_VARIABLE: "1"}
         return subprocess.Popen(
-            [str(self.root / "source" / "run_autograder")],
+            [*offline(), str(self.root / "source" / "run_autograder")],
             env={**variables, ROOT_VARIABLE: str(self.root)},
             cwd=self.root,
             stdout=subprocess.PIPE,
@@ -113,6 +117,15 @@ class Container:
         jsonschema.Draft202012Validator(SCHEMA).validate(document)
         assert isinstance(document, dict)
         return document
+
+
+@functools.cache
+def offline() -> tuple[str, ...]:
+    """A prefix that takes the network away, where this machine lets us."""
+    if shutil.which("unshare") is None:
+        return ()
+    able = subprocess.run(["unshare", "--net", "true"], capture_output=True, timeout=20).returncode == 0
+    return ("unshare", "--net") if able else ()
 
 
 def python_for_anyone(folder: Path) -> str:
@@ -228,6 +241,43 @@ def test_autograder_one_folder_too_deep_is_found_and_told(container: Container) 
     assert results is not None, said
     assert results["score"] == 100
     assert "my work/final" in results["output"]
+
+
+@as_root
+def test_autograder_bad_secret_is_the_instructors_and_gives_no_zero(container: Container) -> None:
+    secret = container.root / "source" / "secret"
+    kept = secret.read_bytes()
+    try:
+        secret.write_bytes(b"short")
+        code, said, results = container.grade(REFERENCE)
+    finally:
+        secret.write_bytes(kept)
+    assert (code, results) == (3, None)
+    assert "the submission isn't to blame" in said
+    assert "at least 16" in said
+
+
+@pytest.mark.parametrize(
+    ("files", "title", "lab"),
+    [
+        (("fa2_forward.py",), "", "lab06"),
+        (("online_softmax.py", "tolerance.py"), "Homework", "lab02"),
+        (("notes.txt",), "Lab 2: softmax", "lab02"),
+        (("fa2_forward.py",), "lab_02", "lab02"),
+        (("notes.txt",), "Homework", ""),
+        (("fa2_forward.py", "online_softmax.py"), "", ""),
+    ],
+)
+def test_choose_lab_goes_by_title_then_by_files(files: tuple[str, ...], title: str, lab: str) -> None:
+    course = Course(PROJECT)
+    labs = [course.lab(name) for name in ("lab02", "lab06")]
+    tree = Tree(files={name: Place(PROJECT, name) for name in files})
+    if lab:
+        assert choose_lab(labs, tree, title).short_id == lab
+    else:
+        with pytest.raises(RefusedError, match="can't be told from the files"):
+            choose_lab(labs, tree, title)
+    assert choose_lab(labs[:1], tree, title).short_id == "lab02"
 
 
 def test_autograder_without_isolation_leaves_no_zero(container: Container) -> None:

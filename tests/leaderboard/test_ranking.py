@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import re
@@ -9,17 +10,20 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from classroom.factory import MONDAY, WRONG, graded
+from classroom.factory import MONDAY, NEEDS_GPU, WRONG, graded
 from hypothesis import given
 from hypothesis import strategies as st
-from leaderboard.ranked_class import CHOSEN, KEY, PRIVATE, a_ranked_class, names, on_gpu
+from leaderboard.ranked_class import CHOSEN, KEY, PRIVATE, a_ranked_class, names, on_gpu, timed
 from report.report_factory import FACTORIES
+from rich.console import Console
 
 from grader.leaderboard.model import Board, Leaderboard
 from grader.leaderboard.page import page
 from grader.leaderboard.privacy import Pseudonymiser, card_name, version
-from grader.leaderboard.ranking import dumps, ineligible, rank
+from grader.leaderboard.ranking import dumps, rank
 from grader.leaderboard.schema import SCHEMA_PATH, dumps_schema
+from grader.leaderboard.table import tables
+from grader.report.eligibility import ineligible
 from grader.report.model import Status
 from grader.report.timings import mean_ratio, timed_shapes
 
@@ -68,6 +72,16 @@ def test_ineligible_tells_a_reason_for_every_report_that_lost_a_hidden_check(nam
         assert ineligible(report)
 
 
+@pytest.mark.parametrize(("measured", "listed"), [({"ratio": 0.4}, True), ({}, False)])
+def test_ineligible_missed_band_is_listed_and_a_wrong_timed_output_is_not(
+    measured: dict[str, float], listed: bool
+) -> None:
+    missed = {"status": Status.FAIL, "message": "0.4 of the baseline.", "measured": timed(0.4)["measured"] | measured}
+    report = graded("ada", checks={"speed_sdpa": missed}).report
+    assert report is not None
+    assert (ineligible(report) == "") is listed
+
+
 def test_rank_regraded_attempt_counts_by_its_newest_result() -> None:
     old = graded("ada", **on_gpu(2.0), job="before the test was mended")
     wrong = on_gpu(2.0)
@@ -76,6 +90,20 @@ def test_rank_regraded_attempt_counts_by_its_newest_result() -> None:
     leaderboard, left_out = rank([new, old], course="c", names=names([old, new]))
     assert not leaderboard.boards
     assert left_out == {"a hidden check didn't pass": 1}
+
+
+def test_rank_report_from_another_machine_stands_on_its_own_profile() -> None:
+    here = graded("ada", checks={"speed_sdpa": NEEDS_GPU})
+    assert here.report is not None
+    there = graded("ada", **on_gpu(1.7)).report
+    assert there is not None
+    same = there.model_copy(update={"submission": here.report.submission})
+    boards = rank([here], course="c", names=names([here]), elsewhere=[same, there])[0].boards
+    assert [(b.profile, b.metric.name, len(b.entries)) for b in boards] == [
+        ("a100-80gb", "points", 1),
+        ("h200", "ratio_to_baseline", 1),
+    ]
+    assert boards[0].entries[0].name == boards[1].entries[0].name
 
 
 def test_rank_records_in_any_order_give_the_same_bytes() -> None:
@@ -193,6 +221,17 @@ def test_timed_shapes_odd_measures_are_left_out() -> None:
         ("a", None, None)
     ]
     assert mean_ratio(report) is None
+
+
+def test_tables_hostile_names_print_as_they_are() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=200, force_terminal=True, color_system="truecolor")
+    for table in tables(ranked()):
+        console.print(table)
+    shown = re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue())
+    assert "\x1b" not in shown
+    assert "\ufffd=cmd()|'[red]" in shown
+    assert "<img src=x onerror=alert(2)>" in shown
 
 
 def test_page_is_one_file_with_a_policy_and_nothing_from_elsewhere(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import os
 import stat
 import struct
 import tarfile
@@ -19,7 +20,7 @@ from typing import IO, Literal
 
 from grader.batch.intake.entries import MAX_UNPACKED_BYTES, Entry, Kind, check, check_size, slashed
 from grader.batch.intake.model import UnreadableError, UnsafeError
-from grader.batch.intake.source import blame_the_machine
+from grader.batch.intake.source import Place, blame_the_machine, opened
 from grader.sandbox.stage import MAX_ENTRIES
 
 Format = Literal["zip", "tar", "gzip", "bzip2", "xz", "7z", "rar", "zstd", "none"]
@@ -82,6 +83,15 @@ def sniff(file: IO[bytes]) -> Format:
     return "tar" if head[257:262] == b"ustar" else "none"
 
 
+def starts_like_an_archive(path: Path) -> bool:
+    """Whether a file's first bytes are those of an archive, also of one that isn't read; no when it can't be opened."""
+    try:
+        with opened(Place(path.parent, path.name)) as (fd, _), os.fdopen(os.dup(fd), "rb") as file:
+            return sniff(file) != "none"
+    except (OSError, ValueError):
+        return False
+
+
 def misnamed(name: str, kind: Format) -> str:
     """A note where the name tells another format than the bytes; "" otherwise."""
     fits = name.lower().endswith(_TOLD.get(kind, ()))
@@ -117,6 +127,10 @@ def opened_archive(file: IO[bytes], kind: Format, name: str, scratch: Path) -> I
             if not any(entry.kind == "file" for entry in entries):
                 raise UnreadableError("the archive holds no file")
             yield entries
+    except NotImplementedError as error:
+        raise UnreadableError(
+            f"it's packed in a way that isn't read here ({_reason(error)}): hand in a plain zip"
+        ) from error
     except _BROKEN as error:
         if isinstance(error, OSError):
             blame_the_machine(error, scratch)

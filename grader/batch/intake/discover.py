@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from grader.batch.intake.archives import MAX_PACKED_BYTES, archive_suffix
+from grader.batch.intake.archives import MAX_PACKED_BYTES, archive_suffix, starts_like_an_archive
 from grader.batch.intake.layouts import Package, packages
 from grader.batch.intake.locate import locate
 from grader.batch.intake.model import Found, RefusedError
@@ -24,6 +24,8 @@ from grader.classroom.roster import Roster, Student
 from grader.course import Course, Lab
 from grader.errors import GraderError, UsageError
 from grader.sandbox.tree import shown
+
+MAX_NOTES = 40
 
 
 def find_submissions(
@@ -40,12 +42,18 @@ def find_submissions(
         UsageError: `root` isn't there or can't be read. InfrastructureError: `work` can't be written.
     """
     try:
+        root = root.resolve(strict=True)
         found = list(packages(root, [lab.number for lab in labs]))
     except OSError as error:
         raise UsageError(
             f"{shown(str(root))}: the folder of submissions can't be read ({error.strerror}).",
             hint="Name a folder that holds one folder or archive a student.",
         ) from error
+    if found and {package.source for package in found} <= set(course.lab_ids()):
+        raise UsageError(
+            f"{shown(str(root))} holds the folders of labs, expected one folder or archive a student.",
+            hint=f"Name the folder above: {shown(str(root.parent))}.",
+        )
     for number, package in enumerate(found):
         students = tuple(dict.fromkeys(_students(package, roster)))
         lab_id = labs[0].id if len(labs) == 1 else None
@@ -144,7 +152,7 @@ def _tree(package: Package, unpacker: Unpacker) -> Tree:
             raise RefusedError("it's a symbolic link, expected a folder or an archive")
         elif not stat.S_ISREG(mode):
             raise RefusedError("it's neither a folder nor a file")
-        elif len(package.parts) == 1 and archive_suffix(name):
+        elif len(package.parts) == 1 and (archive_suffix(name) or starts_like_an_archive(path)):
             tree = unpacker.unpack(Place(path.parent, path.name), shown(name))
         else:
             tree.files[name] = Place(path.parent, path.name)
@@ -157,5 +165,7 @@ def _of_lab(base: Found, tree: Tree, lab: Lab, target: Path, unread: Sequence[st
     if located is None:
         return None
     sha256, notes = take(tree, located, lab, target)
-    notes = [*base.notes, *tree.notes, *(f"{why}; it was left out" for why in unread), *located.notes, *notes]
+    notes = [*base.notes, *located.notes, *notes, *(f"{why}; it was left out" for why in unread), *tree.notes]
+    if len(notes) > MAX_NOTES:
+        notes[MAX_NOTES:] = [f"and {len(notes) - MAX_NOTES} more notes"]
     return replace(base, lab_id=lab.id, folder=target, content_sha256=sha256, notes=tuple(notes))

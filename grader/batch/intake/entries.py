@@ -58,7 +58,7 @@ def check(entries: Sequence[Entry], packed_bytes: int) -> None:
         UnsafeError: names the entry and what is wrong with it.
     """
     if len(entries) > MAX_ENTRIES:
-        raise UnsafeError(f"the archive holds more than {MAX_ENTRIES} entries")
+        raise UnsafeError(f"the archive holds more than {MAX_ENTRIES} entries: leave environments and data out")
     for entry in entries:
         _check_name(entry)
         _check_kind(entry)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from grader.batch.intake.archives import archive_suffix
+from grader.batch.intake.archives import archive_suffix, starts_like_an_archive
 from grader.batch.intake.gradescope import METADATA_FILE, read_submissions
 from grader.batch.intake.names import is_junk, lab_number
 from grader.classroom.roster import IDS, Column
@@ -109,9 +109,10 @@ def _plain(root: Path, names: Sequence[str], numbers: Sequence[int]) -> Iterator
 
 def _lone_file(path: Path) -> Package:
     suffix = archive_suffix(path.name)
-    student = path.name[: -len(suffix)] if suffix and path.name != suffix else path.name
-    why = "" if suffix else "it lies directly among the submissions: put it into a folder named for its student"
-    return Package((Person((student,), student),), shown(path.name), ((path.name, path),), refused=why)
+    packed = bool(suffix) or starts_like_an_archive(path)
+    student = path.name[: len(path.name) - len(suffix or path.suffix)] if packed else path.name
+    why = "" if packed else "it lies directly among the submissions: put it into a folder named for its student"
+    return Package((Person((student,), student or path.name),), shown(path.name), ((path.name, path),), refused=why)
 
 
 def _classroom_students(root: Path, names: Sequence[str]) -> dict[str, tuple[str, int]]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from grader.batch.intake.names import lab_number, meant, plain_form
+from grader.batch.intake.names import lab_number, letters, meant, plain_form
 from grader.course import WORKING_FOLDER, Lab
 from grader.sandbox.tree import shown
 
@@ -60,13 +60,14 @@ def _joined(folder: str, name: str) -> str:
 
 def _near(files: Collection[str], lab: Lab) -> dict[str, set[str]]:
     """Folder → the files to edit that something in it could be."""
-    forms = {wanted: plain_form(wanted) for wanted in lab.files.edit}
+    forms = [(wanted, plain_form(wanted), letters(wanted)) for wanted in lab.files.edit]
     found: dict[str, set[str]] = defaultdict(set)
     for name in files:
-        parts = name.split("/")
-        for wanted, form in forms.items():
+        parts, key = name.split("/"), letters(name)
+        for wanted, form, own in forms:
             depth = wanted.count("/") + 1
-            if len(parts) >= depth and plain_form("/".join(parts[-depth:])) == form:
+            # Letters first: they cost less, and a heap of names may be made to cost much.
+            if own in key and len(parts) >= depth and plain_form("/".join(parts[-depth:])) == form:
                 found["/".join(parts[:-depth])].add(wanted)
     return found
 

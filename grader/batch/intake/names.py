@@ -47,13 +47,19 @@ def plain_form(name: str) -> str:
     return f"{folder.lower()}{slash}{stem}{dot}{suffix}"
 
 
+def letters(name: str) -> str:
+    """The letters and digits of a file's name without its suffix, in lower case: what no copy mark takes away."""
+    stem = name.rpartition("/")[2]
+    return "".join(filter(str.isalnum, stem.rpartition(".")[0] or stem)).lower()
+
+
 def meant(wanted: str, names: Iterable[str]) -> list[str]:
     """The names that could be `wanted`: itself alone where it's there, else those of the same plain form, sorted."""
     known = sorted(names)
     if wanted in known:
         return [wanted]
-    form = plain_form(wanted)
-    return [name for name in known if plain_form(name) == form]
+    form, key = plain_form(wanted), letters(wanted)
+    return [name for name in known if key in letters(name) and plain_form(name) == form]
 
 
 def lab_number(folder: str) -> int | None:

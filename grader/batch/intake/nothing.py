@@ -33,9 +33,15 @@ def nothing_here(tree: Tree, labs: Sequence[Lab], path: Path) -> str:
 
 def _bare_repository(names: Sequence[str]) -> str | None:
     """The folder that looks like what `git clone --bare` makes, "" for the top; None for none."""
-    for name in names:
-        folder, _, base = name.rpartition("/")
+    with_objects = {name[: place - 1] if place else "" for name in names if (place := _place_of_objects(name)) >= 0}
+    known = set(names)
+    for folder in sorted(with_objects):
         prefix = f"{folder}/" if folder else ""
-        if base == "HEAD" and f"{prefix}config" in names and any(n.startswith(f"{prefix}objects/") for n in names):
+        if f"{prefix}HEAD" in known and f"{prefix}config" in known:
             return folder
     return None
+
+
+def _place_of_objects(name: str) -> int:
+    """Where in a path its folder `objects` begins; -1 without one."""
+    return 0 if name.startswith("objects/") else name.find("/objects/") + 1 or -1

@@ -15,6 +15,7 @@ from grader.sandbox.stage import MAX_ENTRIES
 from grader.sandbox.tree import Notes, is_plain, shown
 
 MAX_NESTING = 3
+MAX_ARCHIVES = 50
 
 
 @dataclass
@@ -74,6 +75,8 @@ class Unpacker:
             UnsafeError, UnreadableError: as `opened_archive` has it.
         """
         self._archives += 1
+        if self._archives > MAX_ARCHIVES:
+            raise UnsafeError(f"there are more than {MAX_ARCHIVES} archives")
         target = self.scratch / f"{self._archives:04d}"
         target.mkdir(parents=True)
         tree, notes = Tree(), Notes()

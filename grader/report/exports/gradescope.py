@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from grader.report.eligibility import ineligible
 from grader.report.exports.canonical import dumps
 from grader.report.exports.disclosure import FAILED, Disclosed, disclose, headline
 from grader.report.model import Report, Status
 from grader.report.text import clean
+from grader.report.timings import mean_ratio
 
 PUBLIC, HIDDEN = "visible", "after_published"
 
@@ -39,7 +41,12 @@ def gradescope(report: Report, adjustment: Adjustment | None = None) -> str:
         score = adjustment.score
         extra |= {"points_before_adjustment": report.score.points, "automatic": adjustment.automatic}
     tests = [row(shown) for shown in disclose(report)]
-    return dumps(results(tests, score=score, duration_s=report.duration_s, output=output, extra=extra))
+    document = results(tests, score=score, duration_s=report.duration_s, output=output, extra=extra)
+    ratio = mean_ratio(report)
+    if ratio is not None and not ineligible(report):
+        # Not the points: Gradescope shows its leaderboard at once, and hidden points aren't published yet.
+        document["leaderboard"] = [{"name": "Times the baseline's speed", "value": round(ratio, 4)}]
+    return dumps(document)
 
 
 def refused(message: str, score: float) -> str:

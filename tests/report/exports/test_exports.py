@@ -117,6 +117,19 @@ def test_gradescope_pending_band_shows_what_it_earned_and_nothing_lost() -> None
     assert "score" not in tests[5]
 
 
+def test_gradescope_leaderboard_has_the_speed_of_right_answers_only() -> None:
+    measured = {"s: yours median_ms": 1.0, "s: ratio": [1.25, 1.2, 1.3]}
+    right = report(outcomes(speed_sdpa={"measured": measured}))
+    document = json.loads(gradescope(right))
+    validate("gradescope", document)
+    assert document["leaderboard"] == [{"name": "Times the baseline's speed", "value": 1.25}]
+    wrong = {"status": Status.FAIL, "message": "O is wrong."}
+    assert "leaderboard" not in json.loads(
+        gradescope(report(outcomes(speed_sdpa={"measured": measured}, mask_bottom_right=wrong)))
+    )
+    assert "leaderboard" not in json.loads(gradescope(report()))
+
+
 def test_gradescope_total_says_nothing_of_hidden_points() -> None:
     assert "hidden" not in json.loads(gradescope(mixture()))["output"].lower().replace("hidden checks decide", "")
     assert json.loads(gradescope(mixture()))["output"] == (

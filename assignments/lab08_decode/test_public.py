@@ -1,0 +1,113 @@
+"""Public checks of lab08."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from grader.judge import Judge, Submission, check
+from grader.judge.benchmark_table import judge_plot
+from grader.judge.codegen import Launch, judge_codegen
+from grader.judge.decode import appending, attending, cache, rotary
+from grader.judge.decode.benchmark import judge_decode_benchmark
+from grader.judge.decode.traffic import judge_decode_traffic
+from grader.judge.kernel_work import judge_kernel_work
+from grader.profiles import list_profiles, load_profile
+from grader.sandbox.wire import Tensor
+
+COURSE = Path(__file__).resolve().parents[2]
+
+
+@check("rope-half-split")
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_rope_half_split(submission: Submission, judge: Judge, dtype: str) -> None:
+    """Two sequences of five tokens at positions of no order; pairs are (i, i + 32)."""
+    case = rotary.case(judge.rng(), dtype=dtype)
+    rotary.judge_rope(judge, case, rotary.run_rope(submission, case))
+
+
+@check("append-slot")
+def test_append_in_the_middle_of_a_page(submission: Submission, judge: Judge) -> None:
+    """Three sequences with 5, 21 and 42 tokens in pages of 16."""
+    case = appending.case(judge.rng(), lens=(5, 21, 42))
+    appending.judge_append(judge, submission, case)
+
+
+@check("one-page")
+def test_decode_over_one_page(submission: Submission, judge: Judge) -> None:
+    """A full page of 64 tokens, two query heads on each of two kv heads, one split."""
+    case = cache.case(judge.rng(), lens=(64,), page_size=64, spare=0)
+    attending.judge_decode(judge, case, *attending.run_decode(submission, case))
+
+
+@check("several-pages")
+@pytest.mark.parametrize("family", ["normal", "rising"])
+def test_decode_over_pages_that_lie_anywhere(submission: Submission, judge: Judge, family: str) -> None:
+    """150, 37 and 96 tokens in pages of 16, in random order, one split."""
+    case = cache.case(judge.rng(), lens=(150, 37, 96), family=family)
+    attending.judge_decode(judge, case, *attending.run_decode(submission, case))
+
+
+@check("split-merge")
+@pytest.mark.parametrize("splits", [2, 3, 4, 5, 7, None])
+def test_splits_are_merged_by_their_lse(submission: Submission, judge: Judge, splits: int | None) -> None:
+    """600 and 410 tokens whose scores climb, so that the splits' weights differ; None leaves the number to you."""
+    case = cache.case(judge.rng(), lens=(600, 410), page_size=32, family="rising", num_splits=splits, kv_heads=1)
+    attending.judge_decode(judge, case, *attending.run_decode(submission, case), label=f"{splits} splits")
+
+
+@check("kernel-does-the-work")
+@pytest.mark.parametrize("splits", [1, 3])
+def test_output_comes_from_triton_kernels(submission: Submission, judge: Judge, splits: int) -> None:
+    """The output must change when every launch does nothing, and not with the inputs' values outside of launches."""
+    case = cache.case(judge.rng(), lens=(150, 37), num_splits=splits)
+
+    def judged(value: object) -> dict[str, Tensor]:
+        o, lse = attending.check_decode(value, case, submission.device)
+        attending.judge_decode(judge, case, o, lse)
+        return {"o": o, "lse": lse}
+
+    tensors = cache.to_tensors(case, submission.device)
+    options = attending.options(case)
+    judge_kernel_work(judge, submission, attending.FUNCTION, tensors, judged, module=attending.MODULE, **options)
+
+
+@check("decode-traffic")
+@pytest.mark.parametrize(("splits", "lens"), [(1, (160, 93)), (2, (400, 272))])
+def test_traffic_of_a_decode_step(submission: Submission, judge: Judge, splits: int, lens: tuple[int, ...]) -> None:
+    """Four query heads a kv head, with and without splits: bytes counted in the interpreter."""
+    case = cache.case(judge.rng(), lens=lens, q_heads=8, num_splits=splits)
+    tensors = cache.to_tensors(case)
+    traced = submission.traced_call(
+        attending.FUNCTION, *tensors, module=attending.MODULE, interpreted=True, **attending.options(case)
+    )
+    attending.judge_decode(judge, case, *attending.check_decode(traced.value, case, "cpu"))
+    judge_decode_traffic(judge, case, traced.traffic)
+
+
+@check("codegen-profile")
+@pytest.mark.parametrize(("q_heads", "dtype"), [(8, "bfloat16"), (2, "float16")])
+def test_code_for_this_profile(submission: Submission, judge: Judge, q_heads: int, dtype: str) -> None:
+    """Four query heads a kv head, and one; compiled for the profile's card. One needs no tensor cores."""
+    if judge.profile.sm is None:
+        judge.skip(f"profile {judge.profile.name} is not a GPU's; choose one with --profile")
+    case = cache.case(judge.rng(), lens=(1500, 900), q_heads=q_heads, head_dim=128, dtype=dtype, num_splits=4)
+    call = Launch(
+        attending.FUNCTION, cache.to_tensors(case, submission.device), attending.options(case), attending.MODULE
+    )
+    judge_codegen(judge, submission, call, [judge.profile], tensor_cores=case.group > 1, async_copies=False)
+
+
+@check("benchmark-table")
+def test_benchmark_table_and_plot(submission: Submission, judge: Judge) -> None:
+    """benchmark.csv and benchmark.png as shipped; nothing is run. Without a GPU a missing table costs nothing."""
+    table, plot = submission.read_file("benchmark.csv"), submission.read_file("benchmark.png")
+    if table is None and judge.device != "cuda":
+        judge.skip("benchmark.csv isn't there, and making it needs an NVIDIA GPU")
+    if table is None or plot is None:
+        missing = "benchmark.csv" if table is None else "benchmark.png"
+        judge.fail(f"{missing} isn't in the submission; `python benchmark.py` on a GPU writes it.")
+    profiles = [load_profile(COURSE, name) for name in list_profiles(COURSE)]
+    judge_decode_benchmark(judge, table, profiles)
+    judge_plot(judge, "benchmark.png", plot)

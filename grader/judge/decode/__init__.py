@@ -1,0 +1,1 @@
+"""Judges of lab08: rotary embedding, a paged KV cache, and attention of one query row a sequence over it."""

@@ -1,0 +1,71 @@
+"""Times lab08's decode step: against the card's bandwidth, and paged against contiguous caches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from grader.judge import speed
+from grader.judge.decode.attending import FUNCTION, MODULE
+from grader.judge.speed.bands import bands_of, judge_speed
+from grader.judge.speed.decode import DecodeShape, decode
+from grader.judge.speed.model import Interval, Race, Rules
+
+if TYPE_CHECKING:
+    from grader.judge.recorder import Judge
+    from grader.sandbox.submission import Submission
+
+
+def judge_bandwidth(
+    judge: Judge, submission: Submission, shapes: Sequence[DecodeShape], rules: Rules | None = None
+) -> None:
+    """Award the fraction of the roofline, which is the bandwidth at these intensities, over all shapes.
+
+    Where the profile has a measured copy bandwidth, the report also says which part of that was reached.
+
+    Raises:
+        what `judge` raises: too slow, inconclusive, pending, or in need of a review. WorkerFailure: a call failed.
+    """
+    races = [_timed(judge, submission, shape, rules) for shape in shapes]
+    measured = judge.profile.measured
+    if measured is not None:
+        for shape, race in zip(shapes, races, strict=True):
+            rate = shape.least_bytes / race.ours.seconds.value / 1e9
+            judge.measure(f"{race.label}: part of the measured copy bandwidth", round(rate / measured.copy_gbs, 4))
+    speed.settle(judge, races, "of a decode step's bytes over its time")
+
+
+def judge_paging(judge: Judge, submission: Submission, shape: DecodeShape, rules: Rules | None = None) -> None:
+    """Award the time over a contiguous cache over the time over pages anywhere, one race after the other.
+
+    Raises:
+        what `judge` raises: too slow, inconclusive, pending, or in need of a review. WorkerFailure: a call failed.
+    """
+    contiguous = _timed(judge, submission, replace(shape, page_size=shape.context), rules)
+    paged = _timed(judge, submission, shape, rules)
+    ratio = quotient(contiguous.ours.seconds, paged.ours.seconds)
+    said = "paged against contiguous caches"
+    noisy = [race for race in (contiguous, paged) if race.verdict == "noisy"]
+    earned = bands_of(judge).earned(ratio.low)
+    if noisy and earned < 1.0:
+        judge.measure("ratio", [ratio.value, ratio.low, ratio.high])
+        judge.noisy(
+            f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f}), {said}: the times spread too much at "
+            f"{noisy[0].label}, after {noisy[0].attempts} attempts. Grade again on a quiet machine.",
+            fraction=earned,
+        )
+    judge_speed(judge, {"ratio": ratio}, said)
+
+
+def quotient(above: Interval, below: Interval) -> Interval:
+    """One interval over another; its ends are the farthest that theirs allow."""
+    return Interval(above.value / below.value, above.low / below.high, above.high / below.low)
+
+
+def _timed(judge: Judge, submission: Submission, shape: DecodeShape, rules: Rules | None) -> Race:
+    paged = shape.page_size < shape.context
+    table = shape.table(judge.rng() if paged else None)
+    label = "paged" if paged else "contiguous"
+    workload = decode(shape, table, function=FUNCTION, module=MODULE, label=label)
+    return speed.alone(judge, submission, workload, rules=rules)
