@@ -385,4 +385,6 @@ def decode_step(
     append_kv(k, v, k_cache, v_cache, block_table, context_lens)
     return paged_decode(q, k_cache, v_cache, block_table, context_lens + 1, scale=scale, num_splits=num_splits)
     # END SOLUTION
+
+
 # kept-from-students-5ed069fdcc0c8754

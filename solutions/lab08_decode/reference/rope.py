@@ -65,4 +65,6 @@ def apply_rope(
     joined = torch.stack(pair, dim=-1).flatten(-2) if interleaved else torch.cat(pair, dim=-1)
     return torch.cat([joined.to(x.dtype), x[..., dim:]], dim=-1)
     # END SOLUTION
+
+
 # kept-from-students-549c688eb53f42b6
