@@ -11,18 +11,18 @@ TEMPORARY_PREFIX = ".grade-"
 """Begins the name of a file that isn't whole yet; one that lies there after a crash may be removed."""
 
 
-def replace_text(path: Path, text: str, *, durable: bool = False) -> None:
+def replace_text(path: Path, text: str, *, durable: bool = False, mode: int = 0o666) -> None:
     """Put `text` (UTF-8) at `path` in one step: a reader, or a crash, sees the old file or the new one.
 
     Args:
         durable: also wait until the disk has it, so that a crash of the machine loses nothing.
+        mode: permissions, less the umask; as readable as any file that the person makes unless it says otherwise.
 
     Raises:
         OSError: the place can't be written; nothing is left there.
     """
     temporary = path.parent / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}"
-    # 0666 less the umask: as readable as any file that the person makes.
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
             file.write(text)

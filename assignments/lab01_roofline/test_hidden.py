@@ -208,4 +208,6 @@ def test_prediction_holds_on_this_gpu(submission: Submission, judge: Judge) -> N
     starter = COURSE / "starter" / judge.lab.id
     measured_ms = prediction.measure_sdpa(starter, judge.lab, submission, judge, asked)
     prediction.judge_prediction(judge, card, predicted_ms, measured_ms)
+
+
 # kept-from-students-d6e4c4f153f371e0

@@ -329,4 +329,6 @@ def test_plot_is_a_picture_of_something(submission: Submission, judge: Judge) ->
         judge.fail(f"tolerance.png is {facts.width} x {facts.height} pixels; too small to read.")
     if facts.distinct_rows < need["min_rows"] or not need["min_ink"] <= facts.ink <= need["max_ink"]:
         judge.fail("tolerance.png shows nothing that looks like lines and axes.")
+
+
 # kept-from-students-23d766d6f134fdc4

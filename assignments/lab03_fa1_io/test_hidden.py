@@ -236,4 +236,6 @@ def test_plot_is_a_picture_of_something(submission: Submission, judge: Judge) ->
         judge.fail(f"io.png is {facts.width} x {facts.height} pixels; too small to read.")
     if facts.distinct_rows < need["min_rows"] or not need["min_ink"] <= facts.ink <= need["max_ink"]:
         judge.fail("io.png shows next to nothing, or noise.")
+
+
 # kept-from-students-4dc367971d3619b5

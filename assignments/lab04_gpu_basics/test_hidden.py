@@ -247,4 +247,6 @@ def test_capture_of_the_copies(submission: Submission, judge: Judge) -> None:
             judge.skip(f"{reason}; and no {ncu.FILE} was handed in to be read instead")
     if raw is not None:
         ncu.judge_handed_in(judge, raw, built)
+
+
 # kept-from-students-acddc15a408bddc1

@@ -410,4 +410,6 @@ def test_table_is_of_these_calls(submission: Submission, judge: Judge, recorder:
     repeats = int(judge.thresholds["repeats"])
     measured = {dim: recorder.medians_us(dim, repeats) for dim in callpath.HEAD_DIMS}
     callpath.judge_against(judge, rows, measured)
+
+
 # kept-from-students-89e14c8c99bd0538

@@ -303,4 +303,6 @@ def test_speed_against_sdpa_flash(submission: Submission, judge: Judge) -> None:
 def test_fraction_of_the_roofline(submission: Submission, judge: Judge) -> None:
     """TFLOP/s at seqlen 4096, head_dim 128, over the profile's peak."""
     speed.settle(judge, [speed.alone(judge, submission, _timed(judge, AT_THE_ROOFLINE))], "timed by itself")
+
+
 # kept-from-students-215dad9da01e624a

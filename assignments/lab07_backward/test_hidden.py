@@ -298,3 +298,6 @@ def test_fraction_of_the_roofline(submission: Submission, judge: Judge) -> None:
 
 def _timed(shape: speed.AttentionShape) -> speed.Workload:
     return speed.attention(shape, function=judging.DIFFERENTIABLE, mode="backward")
+
+
+# kept-from-students-4aaa96217b3cfe75

@@ -226,7 +226,9 @@ class ResultsFolder:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.parent.resolve().is_relative_to(self.root.resolve()):
                 raise InfrastructureError(f"{path.parent} leads out of {self.root}.", hint="Remove the link.")
-            replace_text(path, text, durable=True)
+            # Grades, other students' code and the key of a batch are nobody's but the instructor's; and a worker with a
+            # uid of its own must not read them either.
+            replace_text(path, text, durable=True, mode=0o600)
         except OSError as error:
             raise InfrastructureError(
                 f"{path}: cannot be written ({error.strerror}).", hint="Free some space, or name another folder."

@@ -5,6 +5,7 @@ Imports torch: only a worker whose runtime has it loads this module, before the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -47,7 +48,9 @@ _detach, _contiguous, _cpu, _view, _reshape = (
 _resolve_conj, _resolve_neg, _numpy = _Tensor.resolve_conj, _Tensor.resolve_neg, _Tensor.numpy
 _equal, _from_numpy, _full = torch.equal, torch.from_numpy, torch.full
 _no_grad, _np_full, _array_equal = torch.no_grad, np.full, np.array_equal
-_synchronize, _uint8, _strided = torch.cuda.synchronize, torch.uint8, torch.strided
+_uint8, _strided = torch.uint8, torch.strided
+# The function below `torch.cuda.synchronize`, which looks this one up by name at each call. A CPU build lacks it.
+wait_for_device: Callable[[], None] = getattr(torch._C, "_cuda_synchronize", torch.cuda.synchronize)
 
 
 class GuardedTensor(Guarded):
@@ -179,7 +182,7 @@ def tensor_leaf(value: Any, guarded: list[Guarded], max_bytes: int, path: str) -
 def synchronize(device: str) -> None:
     """Wait for everything on the GPU, whatever stream it was put on; nothing to do on a CPU."""
     if device == "cuda":
-        _synchronize()
+        wait_for_device()
 
 
 def poison(device: str, sizes: list[int]) -> None:

@@ -15,14 +15,12 @@ import torch
 
 from .calls import RaisedError
 from .guards import ContractError
-from .tensors import TORCH_DTYPES
+from .tensors import TORCH_DTYPES, wait_for_device
 from .timing import Spec, pieces
 
 _Tensor = torch.Tensor
 _no_grad, _mul, _from_numpy, _empty = torch.no_grad, torch.mul, torch.from_numpy, torch.empty
 _grad, _strided = torch.autograd.grad, torch.strided
-# The function below `torch.cuda.synchronize`: that one looks this up by name at each call.
-_wait_for_device: Callable[[], None] = getattr(torch._C, "_cuda_synchronize", torch.cuda.synchronize)
 _data_ptr, _is_contiguous, _element_size = _Tensor.data_ptr, _Tensor.is_contiguous, _Tensor.element_size
 _graph, _CUDAGraph, _replay = torch.cuda.graph, torch.cuda.CUDAGraph, torch.cuda.CUDAGraph.replay
 
@@ -57,7 +55,7 @@ class TensorMemory:
         self._buffer = torch.zeros(max(flush_bytes // 4, 1), dtype=torch.float32, device=device)
         self._turn = 0.0
         self._driver = _driver() if device == "cuda" else None
-        self.wait: Callable[[], None] = _wait_for_device if device == "cuda" else _nothing
+        self.wait: Callable[[], None] = wait_for_device if device == "cuda" else _nothing
 
     def empty(self, spec: Spec) -> Any:
         made = _empty(spec.shape, dtype=TORCH_DTYPES[spec.dtype], device=self._device)

@@ -22,8 +22,6 @@ TENSORS = ("o", "lse", "dq", "dk", "dv")
 Tensors = dict[str, torch.Tensor]
 
 
-
-
 def check(kernel: Kernel, reference: Kernel, shapes: list[Shape], seed: int) -> dict[str, Any]:
     """Hold a kernel to the reference at each of `shapes`.
 

@@ -103,6 +103,12 @@ def test_write_hostile_names_stay_inside_the_folder(tmp_path: Path) -> None:
     assert sorted(record.student for record in folder.records()) == sorted(HOSTILE_NAMES)
 
 
+def test_write_only_the_owner_may_read(tmp_path: Path) -> None:
+    folder = ResultsFolder(tmp_path)
+    for path in (folder.write(graded("ada")), folder.write_file("gradebook.csv", "x\n")):
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_write_link_out_is_refused(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

@@ -50,7 +50,7 @@ class Draw:
 
     @classmethod
     def make(cls, rng: np.random.Generator, block: Block, inputs: tuple[InputSpec, ...], calls: int) -> Draw:
-        width = max(spec.shape[-1] for spec in inputs)
+        width = max(spec.shape[-1] for spec in inputs if spec.kind == "normal")
         offsets = rng.integers(0, len(block.normals), size=(calls, len(inputs)), dtype=np.int64)
         signs = rng.integers(0, 2, size=(calls, len(inputs), width), dtype=np.uint8)
         return cls(block, inputs, offsets, signs)

@@ -108,19 +108,28 @@ class Track:
 
     def race(self, ours: Contestant, edges: Sequence[float] = ()) -> Race:
         """One race; see `race`."""
-        before, second = self._sample(), self._second
-        alone_before = self._alone()
-        attempts: list[Attempt] = []
+        return self.repeat(ours, 1, edges)[0]
+
+    def repeat(self, ours: Contestant, count: int, edges: Sequence[float] = ()) -> list[Race]:
+        """As many races with one worker of `ours`, each judged by its own windows."""
+        before, alone_before = self._sample(), self._alone()
         with self._runner(ours) as first:
-            for _ in range(1 + self._rules.retries):
-                attempts.append(self._attempt(first, second))
-                first.check()
-                if second is not None:
-                    second.check()
-                if self._settled(attempts, edges):
-                    break
+            series = [self._attempts(first, edges) for _ in range(count)]
         alone = Alone(alone_before, self._alone())
-        return self._result(attempts, alone, environment.before_and_after(before, self._sample()))
+        state = environment.before_and_after(before, self._sample())
+        return [self._result(attempts, alone, state) for attempts in series]
+
+    def _attempts(self, first: Runner, edges: Sequence[float]) -> list[Attempt]:
+        """Attempts until one settles it. Every attempt's outputs are checked before anything is made of its times."""
+        attempts: list[Attempt] = []
+        for _ in range(1 + self._rules.retries):
+            attempts.append(self._attempt(first, self._second))
+            first.check()
+            if self._second is not None:
+                self._second.check()
+            if self._settled(attempts, edges):
+                break
+        return attempts
 
     def _runner(self, contestant: Contestant) -> Runner:
         return Runner(

@@ -206,4 +206,6 @@ def plot_roofline(rows: list[dict[str, Any]], profile: Profile, path: str | Path
         figure.savefig(path, dpi=110)
     return figure
     # END SOLUTION
+
+
 # kept-from-students-870f51ef555dbc00

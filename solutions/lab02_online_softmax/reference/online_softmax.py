@@ -232,4 +232,6 @@ def exact_softmax(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     p = weights / np.where(row_sum == 0, 1, row_sum)[:, None]
     return p, reference, row_sum
     # END SOLUTION
+
+
 # kept-from-students-eeb4a26a150a93c8

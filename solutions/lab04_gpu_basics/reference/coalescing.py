@@ -147,4 +147,6 @@ def read_ncu(text: str) -> list[dict[str, float | str]]:
         )
     return found
     # END SOLUTION
+
+
 # kept-from-students-4937821d82043ed1

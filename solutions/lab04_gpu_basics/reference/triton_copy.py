@@ -56,4 +56,6 @@ def strided_copy(x: torch.Tensor, stride: int) -> torch.Tensor:
     _strided_kernel[(triton.cdiv(n, BLOCK),)](x, out, n, stride, BLOCK=BLOCK)
     return out
     # END SOLUTION
+
+
 # kept-from-students-7effaede902d9f33

@@ -206,4 +206,6 @@ def course_call(
     tensors = {"q": transposed(q), "k": transposed(k), "v": transposed(v)}
     return {"function": "flash_attn_func", "tensors": tensors, "arguments": arguments}
     # END SOLUTION
+
+
 # kept-from-students-d1b4858da629cf4a

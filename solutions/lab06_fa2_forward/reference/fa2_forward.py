@@ -282,4 +282,6 @@ def flash_attention_forward(
         )  # fmt: skip
     return o, lse
     # END SOLUTION
+
+
 # kept-from-students-4f46d980dc284321

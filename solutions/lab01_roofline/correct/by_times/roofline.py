@@ -99,4 +99,6 @@ def plot_roofline(rows, profile, path=None):
     if path is not None:
         figure.savefig(path)
     return figure
+
+
 # kept-from-students-f08fc4a12c3cab11

@@ -92,4 +92,6 @@ def plot_roofline(rows, profile, path=None):
     if path:
         figure.savefig(path)
     return figure
+
+
 # kept-from-students-a1e58d6e6b52469a

@@ -113,4 +113,6 @@ def exact_softmax(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     n, significand = split(x)
     weights = np.ldexp(significand, np.maximum(n - reference[:, None], -9999).astype(np.int32))
     return weights / np.where(total == 0, 1, total)[:, None], reference, total
+
+
 # kept-from-students-41f7cf28ce1d0057

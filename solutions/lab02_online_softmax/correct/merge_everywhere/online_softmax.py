@@ -117,4 +117,6 @@ def exact_softmax(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     n, significand = split(x)
     weights = shift_down(significand, reference[:, None] - n)
     return np.divide(weights, total[:, None], out=np.zeros_like(x), where=total[:, None] > 0), reference, total
+
+
 # kept-from-students-d4af59ee25a93f92

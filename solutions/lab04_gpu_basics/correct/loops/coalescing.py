@@ -66,4 +66,6 @@ def read_ncu(text: str) -> list[dict[str, float | str]]:
             {"kernel": launch["kernel"], "sectors_per_request": ratio, "efficiency": part, "lane_bytes": ratio * part}
         )
     return answer
+
+
 # kept-from-students-5c87ca201c79d76e

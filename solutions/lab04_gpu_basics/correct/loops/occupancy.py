@@ -29,4 +29,6 @@ def occupancy(limits: Mapping[str, Any], threads: int, registers: int, shared_by
             blocks += 1
     full = tuple(name for name in room if (blocks + 1) * use[name] > room[name])
     return blocks, blocks * warps, 32 * blocks * warps / limits["max_threads_per_sm"], full
+
+
 # kept-from-students-6ca9b99146f8c6f0

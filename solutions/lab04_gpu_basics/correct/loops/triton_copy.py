@@ -30,4 +30,6 @@ def copy(x: torch.Tensor) -> torch.Tensor:
 
 def strided_copy(x: torch.Tensor, stride: int) -> torch.Tensor:
     return _run(x, stride)
+
+
 # kept-from-students-3d7b9112ded08a02

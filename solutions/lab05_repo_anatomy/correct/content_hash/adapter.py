@@ -106,4 +106,6 @@ def course_call(q, k, v, *, causal=False, scale=None, window=None):
     if window is not None:
         arguments["window_size"] = tuple(window)
     return {"function": "flash_attn_func", "tensors": tensors, "arguments": arguments}
+
+
 # kept-from-students-d384e9801c85d311

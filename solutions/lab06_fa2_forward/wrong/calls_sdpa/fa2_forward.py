@@ -24,4 +24,6 @@ def flash_attention_forward(q, k, v, *, causal=False, scale=None, window=None):
     o = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scale)
     scores = (q.float() @ k.float().transpose(2, 3) * scale).masked_fill(~visible, -math.inf)
     return torch.nan_to_num(o), torch.logsumexp(scores, -1)
+
+
 # kept-from-students-1aedf9428ff60206

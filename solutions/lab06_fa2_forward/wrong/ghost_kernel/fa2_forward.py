@@ -37,4 +37,6 @@ def flash_attention_forward(q, k, v, *, causal=False, scale=None, window=None):
     row_sum = p.sum(-1, keepdim=True)
     o = (p[..., None] * v.float()[:, :, None]).sum(3) / torch.where(row_sum == 0, 1.0, row_sum)
     return o.to(q.dtype), (row_max + row_sum.log())[..., 0]
+
+
 # kept-from-students-0a1aba7186839543

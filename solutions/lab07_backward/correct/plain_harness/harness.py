@@ -103,3 +103,6 @@ def check(kernel: Any, reference: Any, shapes: list[dict[str, Any]], seed: int) 
         )
     verdict = "pass" if all(row["verdict"] == "pass" for row in rows) else "fail"
     return {"format_version": 1, "kernel": "kernel under test", "seed": seed, "rows": rows, "verdict": verdict}
+
+
+# kept-from-students-14f70ac171fca174

@@ -1,0 +1,378 @@
+"""What speed judging is worth on this GPU: verdicts that repeat, a baseline against itself, exploits that earn nothing.
+
+Usage: ``python -m benchmarks.speed_on_gpu [--part NAME ...] [--output FILE] [--repeats N] [--device cpu]``
+
+Parts: ``grade`` (labs 06, 07, 08 on their references), ``verdicts`` (lab06's reference again and again), ``itself``
+(SDPA flash against SDPA flash), ``honest`` (right answers and other libraries), ``exploits`` (tests/exploits/speed).
+All of them without ``--part``. The file is written after every step and taken up again: a part that is finished in it
+isn't run again unless it's named. Exits with 1 when an expectation isn't met.
+
+``--device cpu`` runs the same code on tiny shapes, Triton in its interpreter: a rehearsal, whose times mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import platform
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from grader.baselines import Absent, find, open_baseline
+from grader.course import Course
+from grader.errors import GraderError
+from grader.judge.speed.model import Contestant, Race, Rules
+from grader.judge.speed.oracles import AttentionShape
+from grader.judge.speed.race import Track, WrongOutput
+from grader.judge.speed.workloads import attention, long_enough
+from grader.profiles import HardwareProfile, detect, load_profile, match_profile
+from grader.report.model import Kind
+from grader.sandbox.failures import ContractViolated, WorkerFailure
+from grader.sandbox.levels import Isolation, choose_isolation
+from grader.sandbox.stage import stage
+from grader.sandbox.submission import Submission
+from grader.session import GradeRequest, grade
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = Path(__file__).parent / "results" / "speed_h200.json"
+EXPLOITS = ROOT / "tests" / "exploits" / "speed"
+LAB = "lab06"
+GRADED = ("lab06", "lab07", "lab08")
+FUNCTION = "flash_attention_forward"
+BASELINE = "sdpa_flash"
+PASS_BAND = 0.6
+"""Of lab06's ratio: an exploit that ends below it has earned nothing."""
+MOST_CV = 0.005
+WORKERS = 5
+"""Fresh workers that the repeats are spread over."""
+OTHERS = ("sdpa_cudnn", "sdpa_math", "flash_attn", "flash_attn_cute")
+REHEARSAL = Rules(
+    window_s=0.001, rounds=2, cross_every=1, warmup=1, retries=0, alone=1, verified=1, checked=8, max_spread=math.inf
+)
+VERSIONS = ("torch", "triton", "numpy", "nvidia-cudnn-cu13", "flash-attn", "flash-attn-4")
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """This machine and what is raced on it."""
+
+    course: Course
+    isolation: Isolation
+    device: Literal["cpu", "cuda"]
+    profile: HardwareProfile | None
+    rules: Rules
+    shape: AttentionShape
+
+    @classmethod
+    def here(cls, device: Literal["cpu", "cuda"] = "cuda") -> Bench:
+        """Raises SystemExit: there's no GPU, or no profile of it."""
+        course = Course.find(ROOT)
+        if device == "cpu":
+            tiny = AttentionShape(1, 2, 2, 64, 64, 32, "float32")
+            return cls(course, choose_isolation(), device, load_profile(ROOT, "cpu"), REHEARSAL, tiny)
+        gpu = detect().gpu
+        if gpu is None:
+            raise SystemExit(f"No GPU here: {detect().reason}.")
+        profile = match_profile(ROOT, gpu)
+        if profile is None:
+            raise SystemExit(f"No profile of {gpu.name}: run `grade profile calibrate` first.")
+        shape = long_enough(AttentionShape(4, 16, 16, 4096, 4096, 64, "bfloat16"), profile)
+        return cls(course, choose_isolation(), device, profile, Rules(), shape)
+
+    @contextmanager
+    def submission(self, folder: Path) -> Iterator[Submission]:
+        """A folder of lab06's, staged."""
+        lab = self.course.lab(LAB)
+        with (
+            stage(folder, lab, self.course.starter_dir(lab.id)) as staged,
+            Submission(staged, lab, self.isolation, self.device, self.profile) as opened,
+        ):
+            yield opened
+
+    @property
+    def solutions(self) -> Path:
+        return self.course.solution_dir(self.course.lab(LAB).id)
+
+    @contextmanager
+    def peer(self, name: str, *, trusted: bool) -> Iterator[Contestant]:
+        """A baseline as a contestant.
+
+        Raises:
+            LookupError: it's absent; says why.
+        """
+        found = find(name, "forward", self.device, dtype=self.shape.dtype)
+        if isinstance(found, Absent):
+            raise LookupError(found.reason)
+        with open_baseline(found, self.isolation, self.device) as opened:
+            yield Contestant(name, opened, found.function("forward"), found.module, trusted=trusted)
+
+    @contextmanager
+    def track(self) -> Iterator[Track]:
+        """SDPA flash's worker, open for races at the shape. On a CPU its floor is no GPU's, so there's none."""
+        workload = attention(self.shape, function=FUNCTION)
+        rng = np.random.default_rng()
+        with self.peer(BASELINE, trusted=True) as theirs:
+            profile = self.profile if self.device == "cuda" else None
+            with Track(theirs, workload, theirs.submission, profile=profile, rng=rng, rules=self.rules) as track:
+                yield track
+
+
+def told(race: Race) -> Json:
+    """A race as plain data."""
+    table = asdict(race)
+    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in table.items()}
+
+
+# Parts
+
+
+def part_grade(bench: Bench, keep: Callable[[Any], None], repeats: int) -> Json:
+    """Each lab's reference graded on the device: every check's status and points, the speed checks' measures."""
+    labs: Json = {}
+    for name in GRADED:
+        try:
+            lab = bench.course.lab(name)
+        except GraderError as error:
+            labs[name] = {"absent": str(error)}
+            continue
+        speed = {check_id for check_id, spec in lab.checks.items() if spec.kind is Kind.SPEED}
+        chosen = None if bench.device == "cuda" else frozenset(speed)
+        folder = bench.course.solution_dir(lab.id) / "reference"
+        start = time.perf_counter()
+        request = GradeRequest(
+            course=bench.course, lab_id=lab.id, submission=folder, device=bench.device, checks=chosen
+        )
+        report = grade(request)
+        labs[name] = {
+            "seconds": round(time.perf_counter() - start, 1),
+            "points": report.score.points,
+            "gradable": report.score.gradable,
+            "checks": {
+                check.id: {"status": check.status.value, "points": check.points, "of": check.max_points}
+                | ({"message": check.message} if check.message else {})
+                | ({"measured": check.measured} if check.id in speed else {})
+                for check in report.checks
+            },
+        }
+        keep(labs)
+        say(f"{name}: {report.score.points:g} of {report.score.gradable:g} points, {labs[name]['seconds']} s")
+    bad = [
+        f"{name} {check_id}: {check['status']}"
+        for name, lab_told in labs.items()
+        for check_id, check in lab_told.get("checks", {}).items()
+        if check["status"] not in ("pass", "skipped", "pending")
+    ]
+    return {"labs": labs, "unmet": bad + [f"{name} isn't there" for name, told_ in labs.items() if "absent" in told_]}
+
+
+def repeated(bench: Bench, ours: Callable[[ExitStack], Contestant], keep: Callable[[Any], None], repeats: int) -> Json:
+    """The races of one contestant over several fresh workers."""
+    races: list[Json] = []
+    with bench.track() as track:
+        for worker in range(WORKERS):
+            count = len(range(worker, repeats, WORKERS))
+            if not count:
+                continue
+            with ExitStack() as stack:
+                found = track.repeat(ours(stack), count)
+            races += [told(race) for race in found]
+            keep({"races": races})
+            say(f"worker {worker + 1}: " + ", ".join(f"{r.ratio:.4f} [{r.low:.4f}, {r.high:.4f}]" for r in found))
+    ratios = [race["ratio"] for race in races]
+    return {
+        "races": races,
+        "verdicts": sorted({race["verdict"] for race in races}),
+        "median_ratio": statistics.median(ratios),
+        "cv": statistics.pstdev(ratios) / statistics.fmean(ratios),
+        "lowest": min(race["low"] for race in races),
+        "highest": max(race["high"] for race in races),
+    }
+
+
+def part_verdicts(bench: Bench, keep: Callable[[Any], None], repeats: int) -> Json:
+    """lab06's reference against SDPA flash: the band must never change, the ratio by half a per cent at most."""
+    lab = bench.course.lab(LAB)
+    numbers = dict(lab.checks["speed-vs-sdpa"].thresholds)
+    if bench.profile is not None:
+        numbers |= bench.profile.thresholds.get(lab.id, {}).get("speed-vs-sdpa", {})
+
+    def ours(stack: ExitStack) -> Contestant:
+        return Contestant("yours", stack.enter_context(bench.submission(bench.solutions / "reference")))
+
+    result = repeated(bench, ours, keep, repeats)
+    edges = (numbers["pass_ratio"], numbers["full_ratio"])
+    bands = [sum(race["low"] >= edge for edge in edges) for race in result["races"]]
+    result |= {"bands": bands, "edges": edges}
+    unmet = []
+    if len(set(bands)) > 1:
+        unmet.append(f"the band changed: {bands}")
+    if result["verdicts"] != ["ok"]:
+        unmet.append(f"verdicts {result['verdicts']}")
+    if result["cv"] > MOST_CV:
+        unmet.append(f"CV of the ratio {result['cv']:.4f}")
+    return {**result, "unmet": unmet}
+
+
+def part_itself(bench: Bench, keep: Callable[[Any], None], repeats: int) -> Json:
+    """SDPA flash against SDPA flash: 1.0 must lie in every interval."""
+
+    def ours(stack: ExitStack) -> Contestant:
+        return stack.enter_context(bench.peer(BASELINE, trusted=False))
+
+    result = repeated(bench, ours, keep, repeats)
+    outside = [race["ratio"] for race in result["races"] if not race["low"] <= 1.0 <= race["high"]]
+    unmet = [f"1.0 lies outside of {len(outside)} intervals: ratios {outside}"] if outside else []
+    if "suspect" in result["verdicts"]:
+        unmet.append("a race was suspect")
+    return {**result, "outside": len(outside), "unmet": unmet}
+
+
+def part_honest(bench: Bench, keep: Callable[[Any], None], repeats: int) -> Json:
+    """Right answers of lab06 and other libraries' kernels: none may be suspect."""
+    races: Json = {}
+    folders = sorted(path for path in (bench.solutions / "correct").glob("*") if path.is_dir())
+    with bench.track() as track:
+        for folder in folders:
+            with bench.submission(folder) as submission:
+                races[folder.name] = _told_or_failed(track, Contestant("yours", submission))
+            keep({"races": races})
+            say(f"{folder.name}: {_short(races[folder.name])}")
+        for name in OTHERS:
+            try:
+                with bench.peer(name, trusted=False) as contestant:
+                    races[name] = _told_or_failed(track, contestant)
+            except LookupError as error:
+                races[name] = {"absent": str(error)}
+            keep({"races": races})
+            say(f"{name}: {_short(races[name])}")
+    unmet = [
+        f"{name}: {race.get('failed') or race.get('reason')}"
+        for name, race in races.items()
+        if "failed" in race or race.get("verdict") == "suspect"
+    ]
+    return {"races": races, "unmet": unmet}
+
+
+def _told_or_failed(track: Track, contestant: Contestant) -> Json:
+    try:
+        return told(track.race(contestant))
+    except (WrongOutput, WorkerFailure) as error:
+        return {"failed": f"{type(error).__name__}: {error}"}
+
+
+def _short(race: Json) -> str:
+    if "ratio" not in race:
+        return race.get("absent") or race["failed"]
+    return f"{race['verdict']} {race['ratio']:.3f} [{race['low']:.3f}, {race['high']:.3f}]"
+
+
+def part_exploits(bench: Bench, keep: Callable[[Any], None], repeats: int) -> Json:
+    """Every submission that attacks the clock, around lab06's reference: none may reach a band."""
+    ended: Json = {}
+    with bench.track() as track:
+        for path in sorted(EXPLOITS.glob("*.py")):
+            ended[path.stem] = exploit_on(bench, track, path)
+            keep({"exploits": ended})
+            say(f"{path.stem}: {ended[path.stem]['ends']}")
+    return {"exploits": ended, "unmet": [name for name, end in ended.items() if end["ends"] not in end["may"]]}
+
+
+def exploit_on(bench: Bench, track: Track, path: Path) -> Json:
+    """How an exploit's race ends, in the words of its docstring: slow, suspect, wrong, contract; or passed."""
+    (line,) = [line for line in path.read_text().splitlines() if line.startswith("Ends as: ")]
+    may = line.removeprefix("Ends as: ").split()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "submission"
+        shutil.copytree(bench.solutions / "reference", folder)
+        (folder / "fa2_forward.py").rename(folder / "honest.py")
+        shutil.copy(path, folder / "fa2_forward.py")
+        with bench.submission(folder) as submission:
+            try:
+                race = track.race(Contestant("yours", submission))
+            except WrongOutput as error:
+                return {"ends": "wrong", "may": may, "message": str(error)}
+            except ContractViolated as error:
+                return {"ends": "contract", "may": may, "message": error.message}
+            except WorkerFailure as error:
+                return {"ends": error.status.value, "may": may, "message": error.message}
+    slow = "slow" if race.low < PASS_BAND else "passed"
+    return {"ends": "suspect" if race.verdict == "suspect" else slow, "may": may, "race": told(race)}
+
+
+def exploit_ends(bench: Bench, path: Path) -> Json:
+    """`exploit_on` with a track of its own."""
+    with bench.track() as track:
+        return exploit_on(bench, track, path)
+
+
+PARTS: dict[str, Callable[[Bench, Callable[[Any], None], int], Json]] = {
+    "verdicts": part_verdicts,
+    "itself": part_itself,
+    "exploits": part_exploits,
+    "honest": part_honest,
+    "grade": part_grade,
+}
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in VERSIONS:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be given more than once")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    chosen = parser.parse_args()
+    bench = Bench.here(chosen.device)
+    results: Json = json.loads(chosen.output.read_text()) if chosen.output.exists() else {"parts": {}}
+    gpu = detect().gpu
+    results |= {
+        "command": "python -m benchmarks.speed_on_gpu",
+        "device": asdict(gpu) if gpu is not None else platform.processor(),
+        "versions": versions(),
+        "shape": asdict(bench.shape),
+        "rules": {name: str(value) if value == math.inf else value for name, value in asdict(bench.rules).items()},
+    }
+
+    def write(part: str, value: Any, *, done: bool) -> None:
+        results["parts"][part] = {**value, "done": done}
+        chosen.output.write_text(json.dumps(results, indent=1) + "\n")
+
+    for name in chosen.part or [part for part in PARTS if not results["parts"].get(part, {}).get("done")]:
+        say(f"part {name}")
+        start = time.perf_counter()
+        value = PARTS[name](bench, lambda partial, name=name: write(name, partial, done=False), chosen.repeats)
+        write(name, {**value, "seconds": round(time.perf_counter() - start, 1)}, done=True)
+    unmet = [f"{name}: {what}" for name, value in results["parts"].items() for what in value.get("unmet", ())]
+    for line in unmet:
+        say(f"NOT MET {line}")
+    say(f"{len(unmet)} expectations not met; written to {chosen.output}")
+    return int(bool(unmet))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
