@@ -97,7 +97,8 @@ def make_corpus(into: Path, *, count: int = 200, seed: int = 0, course: Course |
 def _name(number: int, count: int) -> str:
     step = max(count // len(NAMES_THAT_BITE), 1)
     bites = number % step == 0 and number // step < len(NAMES_THAT_BITE)
-    return f"student-{number:03d}" + (f" {NAMES_THAT_BITE[number // step]}" if bites else "")
+    # First of all the bait: a spreadsheet looks at a cell's first character.
+    return f"{NAMES_THAT_BITE[number // step]} {number:03d}" if bites else f"student-{number:03d}"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Marks in the files that students must not get, so that a copy of one is recognised wherever it turns up.
 
 A mark is a word that stands nowhere else, made from the file's path: a comment in source code, a metadata key in a
-notebook, a text chunk in a picture. A CSV file has no place for a remark: there its own lines of numbers serve. Run
+notebook, a text chunk in a picture. CSV and JSON have no place for a remark: there a file's own lines serve. Run
 ``python -m grader.canary`` (or ``make starters``) to mark files that are new.
 """
 
@@ -66,8 +66,8 @@ def _names(course: Course, folder: Path, but: frozenset[Path]) -> Iterator[str]:
 
 
 def takes_mark(name: str) -> bool:
-    """Whether a file of this name has a place for a mark; a table of numbers hasn't."""
-    return PurePosixPath(name).suffix != ".csv"
+    """Whether a file of this name has a place for a mark; a table of numbers, or a report, hasn't."""
+    return PurePosixPath(name).suffix not in (".csv", ".json")
 
 
 def planted(name: str, raw: bytes) -> bytes:
@@ -79,9 +79,10 @@ def planted(name: str, raw: bytes) -> bytes:
     suffix, mark = PurePosixPath(name).suffix, mark_of(name)
     if suffix in _COMMENTS:
         text = unmarked(raw.decode())
-        return (
-            f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}{_COMMENTS[suffix].format(mark)}\n".encode()
-        )
+        # Behind an indented block the formatter wants two blank lines.
+        gap = "\n\n" if suffix == ".py" and text.rstrip("\n").rpartition("\n")[2][:1].isspace() else ""
+        ending = "" if text.endswith("\n") or not text else "\n"
+        return f"{text}{ending}{gap}{_COMMENTS[suffix].format(mark)}\n".encode()
     if suffix == ".ipynb":
         notebook = json.loads(raw)
         notebook["metadata"][NOTEBOOK_KEY] = mark
@@ -97,8 +98,11 @@ def planted(name: str, raw: bytes) -> bytes:
 
 
 def unmarked(text: str) -> str:
-    """Source code without the lines that hold nothing but a mark."""
-    return "".join(line for line in text.splitlines(keepends=True) if not MARKED_LINE.match(line))
+    """Source code without the lines that hold nothing but a mark, and the blank ones before a mark at the end."""
+    lines = text.splitlines(keepends=True)
+    at_the_end = bool(lines) and MARKED_LINE.match(lines[-1]) is not None
+    kept = "".join(line for line in lines if not MARKED_LINE.match(line))
+    return f"{kept.rstrip(chr(10))}\n" if at_the_end and kept.strip("\n") else kept
 
 
 def unplanted(course: Course) -> list[str]:

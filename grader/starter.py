@@ -29,6 +29,7 @@ _SUFFIX = r"\s*(?:-->|\*/)?\s*$"
 _BEGIN = re.compile(_PREFIX + "BEGIN SOLUTION" + _SUFFIX)
 _END = re.compile(_PREFIX + "END SOLUTION" + _SUFFIX)
 _STARTER = re.compile(_PREFIX + r"STARTER:(?: (?P<code>.*?))?" + _SUFFIX)
+_GAP = re.compile(r"\n{4,}")
 
 
 def strip(text: str, name: str = "the file") -> str:
@@ -65,7 +66,8 @@ def strip(text: str, name: str = "the file") -> str:
             in_head = False
     if opened:
         raise _misplaced(name, opened, "BEGIN SOLUTION without an END SOLUTION")
-    return "".join(kept)
+    # A region that leaves nothing behind stood between two gaps of two lines; a formatter allows one of them.
+    return _GAP.sub("\n\n\n", "".join(kept))
 
 
 def has_region(text: str) -> bool:

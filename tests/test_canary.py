@@ -48,6 +48,14 @@ def test_planted_source_ends_with_one_mark_and_strips_again(name: str, line: str
     assert unmarked(raw.decode()) == strip(raw.decode()) == "x = 1\n"
 
 
+def test_planted_behind_a_function_stays_formatted_and_strips_again() -> None:
+    text = "def f():\n    return 1\n"
+    raw = planted("a.py", text.encode())
+    assert raw.decode() == f"{text}\n\n# {mark_of('a.py')}\n"
+    assert planted("a.py", raw) == raw
+    assert unmarked(raw.decode()) == strip(raw.decode()) == text
+
+
 def test_planted_copy_of_a_marked_file_gets_its_own_mark() -> None:
     assert MARK.findall(planted("b.py", planted("a.py", b"x = 1\n"))) == [mark_of("b.py").encode()]
 

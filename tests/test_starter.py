@@ -154,3 +154,8 @@ def test_main_names_an_unknown_lab() -> None:
     done = subprocess.run([sys.executable, "-m", "grader.starter", "lab77"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "Unknown lab 'lab77'" in done.stderr
+
+
+def test_strip_region_that_leaves_nothing_leaves_one_gap() -> None:
+    text = "import x\n\n\n# BEGIN SOLUTION\ndef helper():\n    pass\n\n\n# END SOLUTION\n\n\ndef f():\n    pass\n"
+    assert strip(text) == "import x\n\n\ndef f():\n    pass\n"

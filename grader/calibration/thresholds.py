@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from grader.calibration import files
+from grader.calibration.calibrate import card_here
 from grader.course import Course, Lab
 from grader.errors import InfrastructureError, UsageError
 from grader.judge.plan import Progress
@@ -96,6 +97,7 @@ def measure_thresholds(
             f"{folder}: there is no reference to measure; this copy of the course has no solutions.",
             hint="Name a folder with --submission.",
         )
+    card_here()
     target = choose_target(course, lab, "cuda", profile)
     if target.speed:
         raise UsageError(f"No thresholds can be measured: {target.speed}.")

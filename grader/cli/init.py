@@ -10,7 +10,7 @@ import typer
 
 def init(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="The folder to work in; else flash-attn-course.")
+        Path | None, typer.Argument(metavar="DIR", help="The folder to work in; else flash-attn-course.")
     ] = None,
 ) -> None:
     """Lay out a folder to work in, with every lab's starter; never overwrite what is there."""

@@ -9,7 +9,7 @@ import typer
 
 
 def release(
-    dist: Annotated[Path | None, typer.Argument(metavar="[DIST]", help="The folder that gets the bundle.")] = None,
+    dist: Annotated[Path | None, typer.Argument(metavar="DIST", help="The folder that gets the bundle.")] = None,
     check: Annotated[
         bool,
         typer.Option(

@@ -13,7 +13,7 @@ app = typer.Typer(help="Make the instructor's secret, or tell which one is in us
 @app.command("new")
 def new(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A new file, outside of the course; else one in ~/.config.")
+        Path | None, typer.Argument(metavar="FILE", help="A new file, outside of the course; else one in ~/.config.")
     ] = None,
 ) -> None:
     """Make a secret in a file that only you can read."""

@@ -24,7 +24,7 @@ def find_submission(course: Course, lab: Lab, asked: Path | None) -> Path:
             raise UsageError(f"--submission {asked}: cannot be read ({error.strerror}).") from error
     here = Path.cwd()
     places = [
-        *([here / lab.id] if any((here / lab.id / name).is_file() for name in lab.files.edit) else []),
+        *(folder for folder in (here, here / lab.id) if folder.name == lab.id and _holds(folder, lab)),
         *(folder / lab.id for folder in (here, *here.parents) if folder.name == WORKING_FOLDER),
         here / WORKING_FOLDER / lab.id,
         course.root / WORKING_FOLDER / lab.id,
@@ -39,6 +39,10 @@ def find_submission(course: Course, lab: Lab, asked: Path | None) -> Path:
     )
 
 
+def _holds(folder: Path, lab: Lab) -> bool:
+    return any((folder / name).is_file() for name in lab.files.edit)
+
+
 def _named(lab: Lab, folder: Path) -> Path:
     if not folder.exists():
         raise UsageError(f"--submission {folder}: there is no such folder.", hint=_nearby(folder))
@@ -46,10 +50,10 @@ def _named(lab: Lab, folder: Path) -> Path:
         packed = folder.suffix in (".zip", ".gz", ".tgz", ".tar")
         step = "Unpack it and name the folder." if packed else f"Name its folder: --submission {folder.parent}."
         raise UsageError(f"--submission {folder}: that is a file.", hint=step)
-    if any((folder / name).is_file() for name in lab.files.edit):
+    if _holds(folder, lab):
         return folder
     for inner in (lab.id, lab.short_id):
-        if any((folder / inner / name).is_file() for name in lab.files.edit):
+        if _holds(folder / inner, lab):
             return folder / inner
     return folder
 

@@ -18,7 +18,7 @@ from grader.batch.intake.model import RefusedError
 from grader.batch.intake.source import Tree, walk
 from grader.batch.intake.take import take
 from grader.course import Course, Lab
-from grader.errors import ExitCode, GraderError, InfrastructureError, UsageError
+from grader.errors import ExitCode, GraderError, InfrastructureError
 from grader.files import replace_text
 from grader.gradescope.layout import SECRET, SETTINGS, Layout
 from grader.gradescope.partial import PartialResults
@@ -38,9 +38,9 @@ def main() -> int:
     layout.results.unlink(missing_ok=True)
     try:
         _run(layout)
-    except (RefusedError, UsageError) as error:
+    except RefusedError as error:
         # The submission's doing: the student must read it, and nothing was earned.
-        replace_text(layout.results, refused(f"Not graded: {error}", 0.0), durable=True)
+        replace_text(layout.results, refused(f"Not graded: {error}.", 0.0), durable=True)
         print(f"not graded: {clean(str(error))}")
     except GraderError as error:
         print(f"The grader failed, and the submission isn't to blame: {clean(str(error))}")
@@ -105,7 +105,7 @@ def choose_lab(labs: list[Lab], tree: Tree, title: str) -> Lab:
     """Which of the zip's labs this is: the only one, the one in the assignment's title, or the one whose files came.
 
     Raises:
-        UsageError: it can't be told.
+        RefusedError: it can't be told.
     """
     if len(labs) == 1:
         return labs[0]
@@ -114,9 +114,9 @@ def choose_lab(labs: list[Lab], tree: Tree, title: str) -> Lab:
     fitting = named or [lab for lab in labs if locate(tree.files, lab) is not None]
     if len(fitting) != 1:
         found = ", ".join(lab.short_id for lab in fitting) or "none"
-        raise UsageError(
-            f"Which lab this is can't be told from its files (they fit {found}).",
-            hint="Hand in one lab's files; or call the assignment by its lab, e.g. `lab02`.",
+        raise RefusedError(
+            f"which lab this is can't be told from the files (they fit {found}). Hand in the files of one lab, under "
+            "the names that its handout gives"
         )
     return fitting[0]
 

@@ -9,7 +9,7 @@ import lzma
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -35,28 +35,28 @@ class Leak:
         place: the file that it was found in; `archive!member` for one inside an archive.
         source: the file of the course that it comes from.
         what: the mark or the line.
+        marked: it's the mark, which stands nowhere by chance.
     """
 
     place: str
     source: str
     what: str
+    marked: bool = False
 
 
 class LeakFinder:
     """Knows the marks and the telling lines of one course."""
 
-    def __init__(self, course: Course, handed_out: Mapping[str, bytes]) -> None:
-        """`handed_out`: the files that may hold a line which a kept file holds too, because they are meant to."""
+    def __init__(self, course: Course) -> None:
         self._marks = {mark_of(name).encode(): name for name in kept_files(course)}
-        public = {line for raw in handed_out.values() for line in _lines(raw)}
-        public.update(_starter_lines(course))
+        public = set(_starter_lines(course))
         self._lines = {line: name for name, line in _telling_lines(course) if line not in public}
 
     def scan(self, place: str, raw: bytes, depth: int = 0) -> Iterator[Leak]:
         """What leaks through one file, archives and compressed files in it opened."""
         for mark in dict.fromkeys(MARK.findall(raw)):
             source = self._marks.get(mark, "a file that is no longer there")
-            yield Leak(place, source, mark.decode())
+            yield Leak(place, source, mark.decode(), marked=True)
         found = (line for line in dict.fromkeys(_possible_lines(raw)) if line in self._lines)
         yield from (Leak(place, self._lines[line], line.decode("utf-8", "replace")) for line in found)
         if depth < MAX_NESTING:

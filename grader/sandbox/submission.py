@@ -222,6 +222,26 @@ class Submission:
         """As `call`, with every Triton launch doing nothing: a right answer then wasn't the kernel's."""
         return self._perform(function, args, kwargs, module, timeout_s, {"noop": True})["value"]
 
+    def interpreted_call(
+        self,
+        function: str,
+        /,
+        *args: Any,
+        reversed_programs: bool = False,
+        module: str | None = None,
+        timeout_s: float | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As `call` in Triton's interpreter on CPU tensors, also where `device` is a GPU.
+
+        Args:
+            reversed_programs: run the programs of every launch from the last to the first: a GPU promises no order.
+        """
+        args, kwargs = tuple(map(_on_cpu, args)), {key: _on_cpu(value) for key, value in kwargs.items()}
+        mode = RUN if self.device == "cpu" else INTERPRET
+        options = {"reordered": True} if reversed_programs else {}
+        return self._perform(function, args, kwargs, module, timeout_s, options, mode=mode)["value"]
+
     def mutating_call(
         self,
         function: str,

@@ -41,6 +41,7 @@ class Options:
         trace: count the kernels' traffic. watch: note launches and library operations only.
         decoys: let the inputs hold other values outside of launches (see `decoys`); needs `trace` or `watch`.
         noop: let every Triton launch do nothing.
+        reordered: run the programs of every launch in the interpreter from the last to the first.
         measure: report the peak of Python's and NumPy's allocations.
         warnings: report the warnings that the call emits.
         mutable: parameters that the call may change; their values come back.
@@ -51,6 +52,7 @@ class Options:
     watch: bool = False
     decoys: bool = False
     noop: bool = False
+    reordered: bool = False
     measure: bool = False
     warnings: bool = False
     mutable: tuple[str, ...] = ()
@@ -196,6 +198,10 @@ def _watched(
             from . import traffic
 
             reply["skipped"] = stack.enter_context(traffic.no_op_kernels())
+        if options.reordered:
+            from . import traffic
+
+            stack.enter_context(traffic.reversed_programs())
         caught: list[warnings.WarningMessage] | None = None
         if options.warnings:
             caught = stack.enter_context(warnings.catch_warnings(record=True))

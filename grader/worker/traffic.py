@@ -109,6 +109,11 @@ class Trace:
             outside=self.outside,
             library_ops=self.library_ops,
             input_ops=self.decoys.read if self.decoys is not None else [],
+            scratch_bytes=sum(
+                region.stop - region.start
+                for region in self.regions.all
+                if region.name.startswith(_BUFFER) and not names.get(region.name, "").startswith("out:")
+            ),
             bytes_known=self.bytes_known,
         )
 
@@ -205,6 +210,21 @@ def no_op_kernels() -> Iterator[list[str]]:
 
     with _patched(interpreter.InterpretedFunction, "run", run), _patched(JITFunction, "run", run):
         yield skipped
+
+
+@contextmanager
+def reversed_programs() -> Iterator[None]:
+    """The interpreter runs the programs of every launch in the block from the last to the first.
+
+    A GPU promises no order, so sums that depend on it (atomics in floating point) show here as other bits.
+    """
+    original = interpreter.InterpreterBuilder.set_grid_idx
+
+    def set_grid_idx(self: Any, *index: int) -> None:
+        original(self, *(size - 1 - place for size, place in zip(self.grid_dim, index, strict=True)))
+
+    with _patched(interpreter.InterpreterBuilder, "set_grid_idx", set_grid_idx):
+        yield
 
 
 def kernel_name(function: Any) -> str:

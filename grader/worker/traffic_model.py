@@ -51,6 +51,7 @@ class Traffic:
         library_ops: operations of torch that could stand in for the kernel, by name, e.g. ``torch.matmul``.
         input_ops: operations outside of kernels that computed with the inputs' values, where those were hidden from
             them (see `decoys`).
+        scratch_bytes: size of the buffers that launches were given beside arguments, copies of them and results.
         bytes_known: False where only launches were counted: on a GPU, or because no more was asked for.
     """
 
@@ -63,6 +64,7 @@ class Traffic:
     outside: list[str] = field(default_factory=list)
     library_ops: list[str] = field(default_factory=list)
     input_ops: list[str] = field(default_factory=list)
+    scratch_bytes: int = 0
     bytes_known: bool = True
 
     @property
@@ -104,6 +106,7 @@ class Traffic:
             outside=[_text(item) for item in table["outside"]],
             library_ops=[_text(item) for item in table["library_ops"]],
             input_ops=[_text(item) for item in table["input_ops"]],
+            scratch_bytes=_count(table["scratch_bytes"]),
             bytes_known=bool(table["bytes_known"]),
         )
         if traffic.launches != len(records):

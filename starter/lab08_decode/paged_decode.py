@@ -195,5 +195,3 @@ def decode_step(
     """
     # TODO: which position does the new token have, and how many tokens does it attend to?
     raise NotImplementedError("TODO: apply_rope, append_kv, paged_decode")
-
-

@@ -13,8 +13,6 @@ from __future__ import annotations
 import torch
 
 
-
-
 def apply_rope(
     x: torch.Tensor,
     positions: torch.Tensor,
@@ -47,5 +45,3 @@ def apply_rope(
         raise ValueError(f"apply_rope: rotary_dim must be even and at most {x.shape[-1]}, got {dim}")
     # TODO: split the first `dim` features into pairs, turn each by position * theta_i in float32, join.
     raise NotImplementedError("TODO: turn the pairs of x")
-
-

@@ -191,6 +191,7 @@ UNSAFE_ZIPS = {
     "socket": (((special("s.py", stat.S_IFSOCK | 0o644), b""),), "no file but a socket"),
     "device": (((special("d.py", stat.S_IFCHR | 0o644), b""),), "no file but a device node"),
     "file-as-folder": ((("a", MAIN), ("a/online_softmax.py", MAIN)), "lies below one that is no folder"),
+    "no-name": (((".", MAIN),), "has no name"),
     "long-name": ((("a" * 300 + ".py", MAIN),), "too long or too deep"),
     "deep": ((("a/" * 40 + "x.py", MAIN),), "too long or too deep"),
 }
@@ -214,6 +215,11 @@ def test_find_submissions_of_duplicate_names_refuses(root: Path) -> None:
     with pytest.warns(UserWarning, match="Duplicate name"):
         raw = zipped((NAME, MAIN), (NAME, b"x"))
     put(root, "ada.zip", raw)
+    assert "two entries have the same name" in only(root).refused.lower()
+
+
+def test_find_submissions_of_two_ways_to_write_a_name_refuses(root: Path) -> None:
+    put(root, "ada.zip", zipped((NAME, MAIN), (NAME.replace("/", "/./"), b"x")))
     assert "two entries have the same name" in only(root).refused.lower()
 
 

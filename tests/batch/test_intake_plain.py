@@ -182,3 +182,14 @@ def test_find_submissions_of_a_heap_of_odd_names_ends(root: Path) -> None:
     for number in range(2000):
         (folder / f"{' ' * 150}{number}{'-' * 40}.py").touch()
     assert "No file of lab02 is in it" in only(root).refused
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9.py", b"a\nb.py", b"\x1b[31m.py"])
+def test_find_submissions_of_a_name_that_is_no_text_leaves_that_file_out(root: Path, name: bytes) -> None:
+    put(root, "ada/lab02/online_softmax.py")
+    (root / "ada" / "lab02" / os.fsdecode(name)).write_bytes(b"x")
+    item = only(root)
+    assert files_of(item) == {"online_softmax.py": MAIN}
+    assert len(item.notes) == 1
+    assert item.notes[0].endswith("was left out: its name has control characters or invalid UTF-8")
+    assert item.notes[0].isprintable()

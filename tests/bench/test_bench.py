@@ -17,7 +17,8 @@ from grader.bench.plans import Setting, plan_of
 from grader.bench.plot import draw
 from grader.cli.main import invoke
 from grader.errors import ExitCode, UsageError
-from grader.judge.benchmark_table import judge_benchmark, judge_plot
+from grader.judge.benchmark_table import FORWARD, Columns, judge_benchmark, judge_plot
+from grader.judge.decode.benchmark import DECODE, judge_decode_benchmark
 from grader.judge.speed.decode import DecodeShape
 from grader.judge.speed.oracles import AttentionShape
 from grader.profiles import list_profiles, load_profile
@@ -39,6 +40,19 @@ def flash_attention_forward(q, k, v, *, causal=False, scale=None, window=None):
         s = s.masked_fill(torch.ones_like(s, dtype=torch.bool).triu(1), float("-inf"))
     o = (torch.softmax(s, -1) @ v.float()).to(q.dtype)
     return (o * 2 if q.shape[2] == WRONG else o), torch.logsumexp(s, -1)
+'''
+
+
+PAGED = '''\
+"""Decode in plain torch: each sequence's pages gathered, then attention."""
+import torch
+
+def paged_decode(q, k_cache, v_cache, block_table, context_lens, *, scale=None, num_splits=None):
+    group = q.shape[1] // k_cache.shape[2]
+    k, v = (c[block_table.long()].flatten(1, 2).float().repeat_interleave(group, 2) for c in (k_cache, v_cache))
+    s = torch.einsum("bhd,bkhd->bhk", q.float(), k) * q.shape[2] ** -0.5
+    s = s.masked_fill(torch.arange(k.shape[1])[None, None] >= context_lens[:, None, None], float("-inf"))
+    return torch.einsum("bhk,bkhd->bhd", torch.softmax(s, -1), v).to(q.dtype), torch.logsumexp(s, -1)
 '''
 
 
@@ -129,6 +143,23 @@ def test_bench_resume_keeps_the_rows_that_are_there(benched: tuple[Path, Any], t
     assert len({row["submission"] for row in second}) == 2
 
 
+def test_bench_of_a_decode_step_satisfies_its_labs_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "paged_decode.py").write_text(PAGED)
+    (folder / "rope.py").write_text("")
+    monkeypatch.setitem(plans._CONTEXTS, ("cpu", "quick"), (24, 48))
+    code, rows, _ = run(tmp_path, "--submission", str(folder), "--only", "paged,contiguous,sdpa-math", lab="lab08")
+    assert code == ExitCode.OK
+    assert {(row["kernel"], row["context"], row["page_size"]) for row in rows} == {
+        *(("paged", context, "16") for context in ("24", "48")),
+        *((kernel, context, context) for kernel in ("contiguous", "sdpa-math") for context in ("24", "48")),
+    }
+    judge = Recorder()
+    judge.thresholds = {"min_contexts": 2, "shortest": 24, "longest": 48, "min_repeats": 10, "gbs_rel": 0.01}
+    judge_decode_benchmark(judge, (tmp_path / "out" / "benchmark.csv").read_bytes(), [])  # type: ignore[arg-type]
+
+
 def test_bench_a_wrong_row_has_no_time_and_a_failed_one_is_told(tmp_path: Path) -> None:
     folder = submission(tmp_path / "mine", wrong=32, fails=16)
     with entries_of(fa1=False):
@@ -189,12 +220,7 @@ def test_draw_without_a_time_draws_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "benchmark.png").exists()
 
 
-def test_columns_hold_what_the_labs_tables_need() -> None:
-    from grader.judge import benchmark_table
-
-    needed = {*benchmark_table.NUMBERS, *benchmark_table.TIMES, *benchmark_table.WORDS}
-    assert needed <= set(table.columns("lab06"))
-    lab08 = {"kernel", "context", "page_size", "correct", "max_error", "allowed_error", "median_ms", "iqr_ms", "gbs"}
-    assert lab08 | {"repeats", "gpu", "batch", "q_heads", "kv_heads", "head_dim", "dtype"} <= set(
-        table.columns("lab08")
-    )
+@pytest.mark.parametrize(("lab", "needed"), [("lab06", FORWARD), ("lab08", DECODE)])
+def test_columns_hold_what_the_labs_tables_need(lab: str, needed: Columns) -> None:
+    named = {*needed.words, *needed.numbers, needed.rate, "median_ms", "iqr_ms", "repeats"}
+    assert named <= set(table.columns(lab))

@@ -225,8 +225,7 @@ def test_command_without_a_gpu_says_so_and_what_to_do(monkeypatch: pytest.Monkey
 
     none = Detection((), "nvidia-smi is not installed")
     monkeypatch.setattr("grader.calibration.calibrate.detect", lambda: none)
-    monkeypatch.setattr("grader.target.detect", lambda: none)
-    with pytest.raises(UsageError, match="nvidia-smi is not installed") as caught:
+    with pytest.raises(UsageError, match="No GPU to measure: nvidia-smi is not installed") as caught:
         invoke(command)
     assert caught.value.exit_code is ExitCode.USAGE
     assert caught.value.hint

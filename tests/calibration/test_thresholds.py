@@ -121,6 +121,7 @@ def test_measure_thresholds_without_a_reference_says_so(tmp_path: Path) -> None:
 def test_measure_thresholds_grades_only_the_speed_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     target = SimpleNamespace(speed="", profile=load_profile(COURSE.root, "h200"))
+    monkeypatch.setattr("grader.calibration.thresholds.card_here", lambda: None)
     monkeypatch.setattr("grader.calibration.thresholds.choose_target", lambda *_: target)
     monkeypatch.setattr("grader.calibration.thresholds.grade", lambda request, progress: asked.append(request) or GOOD)
     measure_thresholds(COURSE, "lab06", submission=None, profile=None, progress=lambda check_id, done: None)

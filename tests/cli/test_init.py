@@ -67,6 +67,8 @@ def test_init_elsewhere_says_how_to_grade_there(
     monkeypatch.setenv("GRADE_COURSE", str(course.root))
     monkeypatch.chdir(target)
     assert find_submission(Course.find(), course.lab(LAB_ID), None) == target / LAB_ID
+    monkeypatch.chdir(target / LAB_ID)
+    assert find_submission(Course.find(), course.lab(LAB_ID), None) == target / LAB_ID
 
 
 def test_init_into_a_file_is_a_usage_error(course: Course) -> None:

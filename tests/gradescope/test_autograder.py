@@ -20,8 +20,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from grader.batch.intake.model import RefusedError
+from grader.batch.intake.source import Place, Tree
 from grader.course import Course
 from grader.errors import UsageError
+from grader.gradescope.autograder import choose_lab
 from grader.gradescope.build import build_zip, requirements
 from grader.gradescope.layout import ROOT_VARIABLE
 from grader.sandbox import environment
@@ -238,6 +241,43 @@ def test_autograder_one_folder_too_deep_is_found_and_told(container: Container) 
     assert results is not None, said
     assert results["score"] == 100
     assert "my work/final" in results["output"]
+
+
+@as_root
+def test_autograder_bad_secret_is_the_instructors_and_gives_no_zero(container: Container) -> None:
+    secret = container.root / "source" / "secret"
+    kept = secret.read_bytes()
+    try:
+        secret.write_bytes(b"short")
+        code, said, results = container.grade(REFERENCE)
+    finally:
+        secret.write_bytes(kept)
+    assert (code, results) == (3, None)
+    assert "the submission isn't to blame" in said
+    assert "at least 16" in said
+
+
+@pytest.mark.parametrize(
+    ("files", "title", "lab"),
+    [
+        (("fa2_forward.py",), "", "lab06"),
+        (("online_softmax.py", "tolerance.py"), "Homework", "lab02"),
+        (("notes.txt",), "Lab 2: softmax", "lab02"),
+        (("fa2_forward.py",), "lab_02", "lab02"),
+        (("notes.txt",), "Homework", ""),
+        (("fa2_forward.py", "online_softmax.py"), "", ""),
+    ],
+)
+def test_choose_lab_goes_by_title_then_by_files(files: tuple[str, ...], title: str, lab: str) -> None:
+    course = Course(PROJECT)
+    labs = [course.lab(name) for name in ("lab02", "lab06")]
+    tree = Tree(files={name: Place(PROJECT, name) for name in files})
+    if lab:
+        assert choose_lab(labs, tree, title).short_id == lab
+    else:
+        with pytest.raises(RefusedError, match="can't be told from the files"):
+            choose_lab(labs, tree, title)
+    assert choose_lab(labs[:1], tree, title).short_id == "lab02"
 
 
 def test_autograder_without_isolation_leaves_no_zero(container: Container) -> None:

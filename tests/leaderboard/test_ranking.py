@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import re
@@ -14,12 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from leaderboard.ranked_class import CHOSEN, KEY, PRIVATE, a_ranked_class, names, on_gpu, timed
 from report.report_factory import FACTORIES
+from rich.console import Console
 
 from grader.leaderboard.model import Board, Leaderboard
 from grader.leaderboard.page import page
 from grader.leaderboard.privacy import Pseudonymiser, card_name, version
 from grader.leaderboard.ranking import dumps, rank
 from grader.leaderboard.schema import SCHEMA_PATH, dumps_schema
+from grader.leaderboard.table import tables
 from grader.report.eligibility import ineligible
 from grader.report.model import Status
 from grader.report.timings import mean_ratio, timed_shapes
@@ -218,6 +221,17 @@ def test_timed_shapes_odd_measures_are_left_out() -> None:
         ("a", None, None)
     ]
     assert mean_ratio(report) is None
+
+
+def test_tables_hostile_names_print_as_they_are() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=200, force_terminal=True, color_system="truecolor")
+    for table in tables(ranked()):
+        console.print(table)
+    shown = re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue())
+    assert "\x1b" not in shown
+    assert "\ufffd=cmd()|'[red]" in shown
+    assert "<img src=x onerror=alert(2)>" in shown
 
 
 def test_page_is_one_file_with_a_policy_and_nothing_from_elsewhere(tmp_path: Path) -> None:

@@ -84,6 +84,32 @@ def test_bundle_files_leak_nothing(files: dict[str, bytes]) -> None:
     assert not [name for name, raw in files.items() if MARK.search(raw)]
 
 
+@pytest.mark.parametrize("place", ["grader/judge/softmax/streams.py", "assignments/lab03_fa1_io/README.md", "new.bin"])
+@pytest.mark.parametrize(
+    "source",
+    ["assignments/lab02_online_softmax/test_hidden.py", "solutions/lab02_online_softmax/reference/online_softmax.py"],
+)
+def test_find_leaks_of_a_pasted_file_without_its_mark_names_it(
+    files: dict[str, bytes], place: str, source: str
+) -> None:
+    pasted = files.get(place, b"") + MARK.sub(b"", (COURSE.root / source).read_bytes())
+    leaks = find_leaks(COURSE, {place: pasted})
+    assert {(leak.place, leak.source, leak.marked) for leak in leaks} == {(place, source, False)}
+
+
+def test_find_leaks_of_one_solution_line_in_a_starter_names_it(files: dict[str, bytes]) -> None:
+    place = "starter/lab02_online_softmax/online_softmax.py"
+    line = b"    row_sum = weights.sum(axis=axis, keepdims=True)\n"
+    assert not find_leaks(COURSE, {place: files[place]})
+    assert [leak.source for leak in find_leaks(COURSE, {place: files[place] + line})] == [
+        "solutions/lab02_online_softmax/reference/online_softmax.py"
+    ]
+
+
+def test_find_leaks_of_compiled_code_names_it() -> None:
+    assert [leak.what for leak in find_leaks(COURSE, {"a.pyc": b"x"})] == ["compiled code or an editor's copy"]
+
+
 def test_bundle_files_twice_are_the_same_bytes(files: dict[str, bytes], tmp_path: Path) -> None:
     again = bundle_files(COURSE, LABS)
     assert bundle_sha256(again) == bundle_sha256(files)

@@ -22,7 +22,7 @@ SOLUTION = "solutions/lab02_online_softmax/reference/online_softmax.py"
 
 @pytest.fixture(scope="module")
 def finder() -> LeakFinder:
-    return LeakFinder(COURSE, {})
+    return LeakFinder(COURSE)
 
 
 def sources(finder: LeakFinder, raw: bytes) -> set[str]:

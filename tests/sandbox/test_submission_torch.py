@@ -42,6 +42,7 @@ def describe(x):
     flags = x.requires_grad, x.is_leaf, str(x.dtype), type(x) is torch.Tensor
     return tuple(x.shape), tuple(x.stride()), x.data_ptr() % 16, *flags
 def double(x): return x * 2
+def add_in_place(x, y): add_kernel[(1,)](x, y, x, x.numel(), BLOCK=64)
 def address(x): return x.data_ptr()
 def square(x): return x * x, x.sum()
 def unused(x, y): return x * 1.0
@@ -194,6 +195,14 @@ def test_traced_call_counts_by_argument(submission: Submission) -> None:
     traced = submission.traced_call("add", Tensor(X), Tensor(X))
     assert np.array_equal(traced.value.data, X * 2)
     assert (traced.traffic.loaded("x"), traced.traffic.loaded("y"), traced.traffic.stored("out:0")) == (252, 252, 252)
+
+
+def test_traced_call_with_a_mutable_argument_returns_what_it_holds(submission: Submission) -> None:
+    traced = submission.traced_call("add_in_place", Tensor(X), Tensor(X), mutable=("x",))
+    assert np.array_equal(traced.arguments["x"].data, X * 2)
+    assert (traced.traffic.loaded("x"), traced.traffic.stored("x"), traced.traffic.stored("y")) == (252, 252, 0)
+    with pytest.raises(ContractViolated, match="changed its input `x`"):
+        submission.traced_call("add_in_place", Tensor(X), Tensor(X))
 
 
 def test_noop_call_launches_nothing(submission: Submission) -> None:

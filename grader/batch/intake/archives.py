@@ -21,6 +21,7 @@ from typing import IO, Literal
 from grader.batch.intake.entries import MAX_UNPACKED_BYTES, Entry, Kind, check, check_size, slashed
 from grader.batch.intake.model import UnreadableError, UnsafeError
 from grader.batch.intake.source import Place, blame_the_machine, opened
+from grader.batch.intake.tarballs import CarefulTarFile
 from grader.sandbox.stage import MAX_ENTRIES
 
 Format = Literal["zip", "tar", "gzip", "bzip2", "xz", "7z", "rar", "zstd", "none"]
@@ -138,7 +139,9 @@ def opened_archive(file: IO[bytes], kind: Format, name: str, scratch: Path) -> I
 
 
 def _reason(error: BaseException) -> str:
-    text = " ".join(str(error).split())[:100]
+    # The text of an error of the system names a file of ours.
+    told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    text = " ".join(told.split())[:100]
     return text if text.isprintable() and text else type(error).__name__
 
 
@@ -201,7 +204,7 @@ def _tar_entries(file: IO[bytes], kind: Format, name: str, packed: int, plain: I
         single = name.rpartition(".")[0].rpartition("/")[2] or name
         return [Entry(single, slashed(single), "file", size, partial(_rewound, plain))]
     plain.seek(0)
-    archive = tarfile.TarFile(fileobj=plain, mode="r", errors="surrogateescape")
+    archive = CarefulTarFile(fileobj=plain, mode="r", errors="surrogateescape")
     entries = _members(archive)
     # tarfile takes garbage between entries, and the end of the file within one, for the archive's end.
     plain.seek(archive.offset)
@@ -223,7 +226,7 @@ def _old_tar(plain: IO[bytes]) -> bool:
     """Whether it's a tarball without the magic that newer ones have."""
     try:
         plain.seek(0)
-        return tarfile.TarFile(fileobj=plain, mode="r").next() is not None
+        return CarefulTarFile(fileobj=plain, mode="r").next() is not None
     except tarfile.TarError:
         return False
 
@@ -243,8 +246,7 @@ def _members(archive: tarfile.TarFile) -> list[Entry]:
         last = member.offset
         if len(entries) > MAX_ENTRIES:
             break
-        if member.issparse():
-            raise UnsafeError(f"an entry is a sparse file: {member.name!a}")
+        member.pax_headers = {}  # Each entry has a copy of what holds for all.
         entries.append(
             Entry(
                 member.name,

@@ -44,11 +44,10 @@ class Entry:
 
 
 def slashed(told: str) -> str:
-    """The name with `/` for the `\\` that some Windows tools write, without `./` and doubled slashes."""
-    name = re.sub(r"/+", "/", told.replace("\\", "/"))
-    while name.startswith("./"):
-        name = name[2:]
-    return name.rstrip("/") if name != "/" else name
+    """The name with `/` for the `\\` that some Windows tools write, without parts that say nothing: `.` and empty."""
+    name = told.replace("\\", "/")
+    parts = "/".join(part for part in name.split("/") if part not in ("", "."))
+    return f"/{parts}" if name.startswith("/") else parts
 
 
 def check(entries: Sequence[Entry], packed_bytes: int) -> None:
@@ -82,6 +81,8 @@ def _check_name(entry: Entry) -> None:
     told, name = entry.told, entry.name
     if "\0" in told:
         raise UnsafeError(f"an entry's name holds a NUL: {shown(told)}")
+    if not name and entry.kind != "folder":
+        raise UnsafeError(f"an entry has no name: {shown(told) or 'it is empty'}")
     if any(0xD800 <= ord(char) < 0xE000 for char in told):
         raise UnsafeError(f"an entry's name isn't valid text: {shown(told)}")
     if name.startswith("/") or _DRIVE.match(name):

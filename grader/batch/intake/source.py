@@ -13,7 +13,7 @@ from grader.batch.intake.model import RefusedError
 from grader.batch.intake.names import is_junk
 from grader.errors import InfrastructureError
 from grader.sandbox.stage import MAX_ENTRIES
-from grader.sandbox.tree import Notes, entries, open_regular
+from grader.sandbox.tree import Notes, entries, is_plain, open_regular
 
 MACHINE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO})
 """What says something of this machine, never of a submission."""
@@ -58,6 +58,9 @@ def walk(root: Path) -> Tree:
         for folder_fd, base, name in entries(root_fd, "", 1, notes, budget):
             if is_junk(name):
                 tree.junk += 1
+                continue
+            if not is_plain(name):
+                notes.add(name, "its name has control characters or invalid UTF-8")
                 continue
             try:
                 fd, _ = open_regular(folder_fd, base)

@@ -10,9 +10,9 @@ from grader.judge import attention
 from grader.judge import diagnosis as forward_diagnosis
 from grader.judge.attention import Calling, Judging
 from grader.judge.compare import Breach, absolute_error
-from grader.judge.decode import mistakes
+from grader.judge.decode import diagnosis as decode_diagnosis
 from grader.judge.decode.cache import PLAIN, DecodeCase, Memory, to_tensors
-from grader.judge.decode.mistakes import Sequence
+from grader.judge.decode.diagnosis import Sequence
 from grader.judge.kernel_work import call_kernel
 from grader.judge.precision import Array
 from grader.report.model import Diagnosis
@@ -68,8 +68,7 @@ def judge_decode(judge: Judging, case: DecodeCase, o: Tensor | Array, lse: Tenso
     Raises:
         what `judge.fail` raises: the answer is wrong.
     """
-    got_o, got_lse = (np.asarray(x.data if isinstance(x, Tensor) else x, np.float64) for x in (o, lse))
-    sequences = [_sequence(case, index, got_o[index], got_lse[index]) for index in range(case.batch)]
+    sequences = sequences_of(case, o, lse)
     prefix = f"{label}: " if label else ""
     held = [s for s in sequences if s.bounds is not None]
     if held:
@@ -78,8 +77,14 @@ def judge_decode(judge: Judging, case: DecodeCase, o: Tensor | Array, lse: Tenso
         judge.measure(f"{prefix}o_error_over_allowed", max(shares, default=0.0))
     wrong = [sequence for sequence in sequences if sequence.breaches]
     if wrong:
-        found = mistakes.diagnose(case, sequences) or _forward_mistake(wrong)
+        found = decode_diagnosis.diagnose(case, sequences) or _forward_mistake(wrong)
         judge.fail(prefix + _explain(case, wrong), diagnosis=found)
+
+
+def sequences_of(case: DecodeCase, o: Tensor | Array, lse: Tensor | Array) -> list[Sequence]:
+    """Each sequence's part of an answer with its bounds and the rules that it breaks."""
+    got_o, got_lse = (np.asarray(x.data if isinstance(x, Tensor) else x, np.float64) for x in (o, lse))
+    return [_sequence(case, index, got_o[index], got_lse[index]) for index in range(case.batch)]
 
 
 def _sequence(case: DecodeCase, index: int, o: Array, lse: Array) -> Sequence:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from grader.judge import speed
 from grader.judge.decode.attending import FUNCTION, MODULE
-from grader.judge.speed.bands import judge_speed
+from grader.judge.speed.bands import bands_of, judge_speed
 from grader.judge.speed.decode import DecodeShape, decode
 from grader.judge.speed.model import Interval, Race, Rules
 
@@ -47,9 +47,14 @@ def judge_paging(judge: Judge, submission: Submission, shape: DecodeShape, rules
     ratio = quotient(contiguous.ours.seconds, paged.ours.seconds)
     said = "paged against contiguous caches"
     noisy = [race for race in (contiguous, paged) if race.verdict == "noisy"]
-    if noisy:
+    earned = bands_of(judge).earned(ratio.low)
+    if noisy and earned < 1.0:
         judge.measure("ratio", [ratio.value, ratio.low, ratio.high])
-        judge.noisy(f"{said}: the times spread too much at {noisy[0].label}. Grade again on a quiet machine.")
+        judge.noisy(
+            f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f}), {said}: the times spread too much at "
+            f"{noisy[0].label}, after {noisy[0].attempts} attempts. Grade again on a quiet machine.",
+            fraction=earned,
+        )
     judge_speed(judge, {"ratio": ratio}, said)
 
 

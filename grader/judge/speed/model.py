@@ -24,7 +24,7 @@ Mode = Literal["call", "backward", "forward_backward"]
 
 @dataclass(frozen=True)
 class Rules:
-    """The one protocol of references, thresholds and submissions alike; in words: "Speed on a GPU" in the README.
+    """The one protocol of references, thresholds and submissions alike; the README's "Speed on a GPU" tells it.
 
     Attributes:
         window_s: how long a timed window shall take; a window has as many calls as fit, and as memory allows.

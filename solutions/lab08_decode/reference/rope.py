@@ -21,8 +21,6 @@ def _frequencies(base: float, rotary_dim: int, device: torch.device) -> torch.Te
 
 
 # END SOLUTION
-
-
 def apply_rope(
     x: torch.Tensor,
     positions: torch.Tensor,
