@@ -38,7 +38,7 @@ from grader.judge.speed.race import Track, WrongOutput
 from grader.judge.speed.workloads import attention, long_enough
 from grader.profiles import HardwareProfile, detect, load_profile, match_profile
 from grader.report.model import Kind
-from grader.sandbox.failures import ContractViolated, WorkerFailure
+from grader.sandbox.failures import WorkerFailure
 from grader.sandbox.levels import Isolation, choose_isolation
 from grader.sandbox.stage import stage
 from grader.sandbox.submission import Submission
@@ -303,8 +303,6 @@ def exploit_on(bench: Bench, track: Track, path: Path) -> Json:
                 race = track.race(Contestant("yours", submission))
             except WrongOutput as error:
                 return {"ends": "wrong", "may": may, "message": str(error)}
-            except ContractViolated as error:
-                return {"ends": "contract", "may": may, "message": error.message}
             except WorkerFailure as error:
                 return {"ends": error.status.value, "may": may, "message": error.message}
     slow = "slow" if race.low < PASS_BAND else "passed"

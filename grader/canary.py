@@ -1,7 +1,7 @@
 """Marks in the files that students must not get, so that a copy of one is recognised wherever it turns up.
 
 A mark is a word that stands nowhere else, made from the file's path: a comment in source code, a metadata key in a
-notebook, a text chunk in a picture. A CSV file has no place for a remark: there its own lines of numbers serve. Run
+notebook, a text chunk in a picture. CSV and JSON have no place for a remark: there a file's own lines serve. Run
 ``python -m grader.canary`` (or ``make starters``) to mark files that are new.
 """
 
@@ -66,8 +66,8 @@ def _names(course: Course, folder: Path, but: frozenset[Path]) -> Iterator[str]:
 
 
 def takes_mark(name: str) -> bool:
-    """Whether a file of this name has a place for a mark; a table of numbers hasn't."""
-    return PurePosixPath(name).suffix != ".csv"
+    """Whether a file of this name has a place for a mark; a table of numbers, or a report, hasn't."""
+    return PurePosixPath(name).suffix not in (".csv", ".json")
 
 
 def planted(name: str, raw: bytes) -> bytes:

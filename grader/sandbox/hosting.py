@@ -35,6 +35,7 @@ class Hosted:
         self.attributes = attributes
         self.calls: Counter[str] = Counter()
         self._signatures = {name: inspect.signature(method) for name, method in self.methods.items()}
+        self._bare = {name for name, signature in self._signatures.items() if _takes_nothing(signature)}
 
     def ref(self, number: int, replace: Callable[[Any], Any]) -> HostRef:
         """What crosses in this object's place; `replace` turns hosted objects among its attributes into references."""
@@ -50,12 +51,22 @@ class Hosted:
         function = self.methods.get(method)
         if function is None:
             raise HostRefusal(f"no method {method!r}; there are {', '.join(self.methods)}")
-        try:
-            self._signatures[method].bind(*args, **kwargs)
-        except TypeError as error:
-            raise HostRefusal(f"{method}{self._signatures[method]}: {error}") from error
+        if args or kwargs or method not in self._bare:
+            try:
+                self._signatures[method].bind(*args, **kwargs)
+            except TypeError as error:
+                raise HostRefusal(f"{method}{self._signatures[method]}: {error}") from error
         self.calls[method] += 1
         return function(*args, **kwargs)
+
+
+def _takes_nothing(signature: inspect.Signature) -> bool:
+    """Whether a call without arguments fits."""
+    try:
+        signature.bind()
+    except TypeError:
+        return False
+    return True
 
 
 class Hosts:

@@ -42,6 +42,22 @@ def parent(pid: int) -> int:
     return int(fields[1]) if len(fields) > 1 else 0
 
 
+def children(pid: int) -> list[int]:
+    """Children of `pid`; from its own list where the kernel keeps one, else by a look at every process."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+        lists = [_listed(f"/proc/{pid}/task/{thread}/children") for thread in threads]
+    except OSError:
+        return [other for other in all_pids() if parent(other) == pid]
+    return [child for some in lists for child in some]
+
+
+def _listed(path: str) -> list[int]:
+    """Raises OSError where the kernel has no such file, or the process is gone."""
+    with open(path, "rb") as file:
+        return list(map(int, file.read().split()))
+
+
 def is_running(pid: int) -> bool:
     """Whether `pid` exists and is no zombie."""
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()

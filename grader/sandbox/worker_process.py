@@ -112,8 +112,7 @@ class LaunchedWorker:
     def worker_pid(self) -> int:
         """The Python process that runs the worker's main module, 0 when it's gone."""
         above = self._init_pid if self._init_pid is not None else self.pid
-        children = [pid for pid in processes.all_pids() if processes.parent(pid) == above]
-        return min(children, default=0)
+        return min(processes.children(above), default=0)
 
     def look(self, memory_bound: int | None) -> Sample:
         """Count what the tree uses now. Resident sets are cheap and count shared pages twice; near the bound the

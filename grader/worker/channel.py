@@ -244,6 +244,9 @@ class Channel:
 
     def _take(self, size: int, deadline: float | None, descriptors: list[int]) -> bytes:
         """The next `size` bytes, a small number. Reads ahead: most frames arrive whole in one system call."""
+        if not self._ahead and not self._spin_s:
+            # The answer is hardly ever there already: asking for it first would be a call for nothing.
+            self._wait(self._readable, deadline, "no complete reply came")
         while len(self._ahead) < size:
             count = self._receive_some(self._buffer, deadline, descriptors)
             self._ahead += self._buffer[:count]

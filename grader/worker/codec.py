@@ -62,9 +62,9 @@ class Encoder:
         if kind is float:
             return value if math.isfinite(value) else {"~": "float", "v": str(value)}
         if kind is list:
-            return [self.encode(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
+            return [self._item(item, path, i, depth) for i, item in enumerate(value)]
         if kind is tuple:
-            return {"~": "tuple", "v": [self.encode(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]}
+            return {"~": "tuple", "v": [self._item(item, path, i, depth) for i, item in enumerate(value)]}
         if kind is dict:
             return self._dict("dict", value, path, depth)
         if kind is bytes:
@@ -74,6 +74,13 @@ class Encoder:
             return {"~": "host", "i": value.id, "n": value.name, "m": list(value.methods), "a": attributes}
         leaf = self._leaf_of(value, path)
         return self._other(value, path, depth) if leaf is None else self._leaf(leaf, path)
+
+    def _item(self, value: Any, path: str, key: object, depth: int) -> Json:
+        """`encode` of one item; the place is written down only where it can be needed."""
+        kind = type(value)
+        if value is None or kind is bool or kind is str:
+            return value
+        return self.encode(value, f"{path}[{key!r}]", depth + 1)
 
     def _int(self, value: int, path: str) -> Json:
         if value.bit_length() <= PLAIN_INT_BITS:
@@ -86,7 +93,7 @@ class Encoder:
         for key in value:
             if type(key) is not str:
                 raise UnsendableError(f"{path}: a dict with the key {key!r:.80}; keys must be str")
-        items = [self.encode(item, f"{path}[{key!r}]", depth + 1) for key, item in value.items()]
+        items = [self._item(item, path, key, depth) for key, item in value.items()]
         return {"~": tag, "k": list(value), "v": items}
 
     def _buffer(self, raw: Bytes, path: str) -> int:
@@ -194,9 +201,14 @@ class Decoder:
 
     def _dict(self, tree: dict[str, Json], depth: int) -> dict[str, Any]:
         keys, items = _list(tree, "k"), _list(tree, "v")
-        if len(keys) != len(items) or not all(type(key) is str for key in keys):
+        if len(keys) != len(items):
             raise ProtocolError("a dict whose keys and values don't fit")
-        return {_whole_text(key): self.decode(item, depth + 1) for key, item in zip(keys, items, strict=True)}
+        found: dict[str, Any] = {}
+        for key, item in zip(keys, items, strict=True):
+            if type(key) is not str:
+                raise ProtocolError("a dict whose keys and values don't fit")
+            found[_whole_text(key)] = item if type(item) in _PLAIN else self.decode(item, depth + 1)
+        return found
 
     def _record(self, tree: dict[str, Json], depth: int) -> Record:
         return Record(_text(tree, "n")[:100], self._dict(tree, depth))
@@ -255,6 +267,10 @@ class Decoder:
         "scalar": _leaf,
         "tensor": _leaf,
     }
+
+
+_PLAIN = frozenset({type(None), bool, int, float})
+"""JSON values that mean themselves."""
 
 
 def _text(tree: dict[str, Json], key: str) -> str:

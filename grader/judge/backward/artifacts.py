@@ -17,6 +17,7 @@ from grader.judge.correctness_report import (
     CorrectnessReport,
     ReportError,
     Row,
+    TensorName,
     contradictions,
     from_json,
     from_value,
@@ -31,6 +32,8 @@ from grader.sandbox.failures import ContractViolated
 REPORT, NOTES = "harness_report.json", "TOLERANCES.md"
 TRUE_REL = 0.01
 """An error in a report may lie this far, relatively, from the one that the judge computes."""
+SMALL_SHARE = 0.05
+"""Errors below this share of their tolerance aren't told apart."""
 FIGURE_REL = 0.06
 """A figure written to two significant digits may lie this far from the number."""
 SECTIONS = {
@@ -119,9 +122,9 @@ def _lacking(report: CorrectnessReport, least: int) -> str:
 
 
 def judge_rerun(judge: Judging, told: Sequence[Row], value: object) -> None:
-    """A new run of the harness on some of the report's shapes: the same verdicts, numbers of the same size.
+    """A new run of the harness on some of the report's shapes: the same verdicts, errors as near to their tolerances.
 
-    Another device rounds otherwise, so an error may lie `factor` away, and one far below its tolerance anywhere below.
+    Another device rounds otherwise, so an error's share of its tolerance may lie `factor` away.
     """
     try:
         again = from_value(value)
@@ -137,21 +140,22 @@ def judge_rerun(judge: Judging, told: Sequence[Row], value: object) -> None:
                 "report-not-reproduced", f"At {place} {REPORT} says {old.verdict}; a new run says {new.verdict}."
             ).raise_by(judge)
         for name in TENSORS:
-            then, now = old.errors[name], new.errors[name]
-            assert then is not None  # both rows pass
-            assert now is not None
-            small = 0.05 * min(old.tolerances[name], new.tolerances[name])
-            pairs = (
-                ("error", max(then, small), max(now, small)),
-                ("tolerance", old.tolerances[name], new.tolerances[name]),
-            )
-            for what, first, second in pairs:
-                if not first <= factor * second or not second <= factor * first:
-                    Fault(
-                        "report-not-reproduced",
-                        f"At {place} {REPORT} gives {name} the {what} {first:.2e}; a new run gives {second:.2e}. Write "
-                        "the report anew with `python validation.py`.",
-                    ).raise_by(judge)
+            then, now = (_share(row, name) for row in (old, new))
+            if not then <= factor * now or not now <= factor * then:
+                Fault(
+                    "report-not-reproduced",
+                    f"At {place} {REPORT} has {name}'s error at {then:.2g} of its tolerance or less; a new run has it "
+                    f"at {now:.2g}. Write the report anew with `python validation.py`.",
+                ).raise_by(judge)
+
+
+def _share(row: Row, name: TensorName) -> float:
+    """Error over tolerance, `SMALL_SHARE` where it's smaller; both of a row that passes.
+
+    The numbers themselves are those of the worst draw, and another rounding may make another draw the worst.
+    """
+    error, allowed = row.errors[name], row.tolerances[name]
+    return max(SMALL_SHARE, error / allowed) if error is not None and allowed else SMALL_SHARE
 
 
 def untrue(trial: Trial) -> Fault | None:

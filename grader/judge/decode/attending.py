@@ -10,9 +10,9 @@ from grader.judge import attention
 from grader.judge import diagnosis as forward_diagnosis
 from grader.judge.attention import Calling, Judging
 from grader.judge.compare import Breach, absolute_error
-from grader.judge.decode import mistakes
+from grader.judge.decode import diagnosis as decode_diagnosis
 from grader.judge.decode.cache import PLAIN, DecodeCase, Memory, to_tensors
-from grader.judge.decode.mistakes import Sequence
+from grader.judge.decode.diagnosis import Sequence
 from grader.judge.kernel_work import call_kernel
 from grader.judge.precision import Array
 from grader.report.model import Diagnosis
@@ -77,7 +77,7 @@ def judge_decode(judge: Judging, case: DecodeCase, o: Tensor | Array, lse: Tenso
         judge.measure(f"{prefix}o_error_over_allowed", max(shares, default=0.0))
     wrong = [sequence for sequence in sequences if sequence.breaches]
     if wrong:
-        found = mistakes.diagnose(case, sequences) or _forward_mistake(wrong)
+        found = decode_diagnosis.diagnose(case, sequences) or _forward_mistake(wrong)
         judge.fail(prefix + _explain(case, wrong), diagnosis=found)
 
 

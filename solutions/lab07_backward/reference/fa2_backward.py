@@ -520,3 +520,6 @@ def flash_attention(
 ) -> torch.Tensor:
     """Differentiable attention; arguments as in `attention_forward`. Returns O."""
     return FlashAttention.apply(q, k, v, causal, scale)
+
+
+# kept-from-students-2dae0a1f2f3d9f29

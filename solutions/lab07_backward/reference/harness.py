@@ -222,3 +222,6 @@ def check(kernel: Kernel, reference: Kernel, shapes: list[Shape], seed: int) -> 
         "verdict": "pass" if all(row["verdict"] == "pass" for row in rows) else "fail",
     }
     # END SOLUTION
+
+
+# kept-from-students-2073c4c4215fa8a3

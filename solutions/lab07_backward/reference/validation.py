@@ -203,7 +203,8 @@ class _Remote:
         plain = [tensor.detach() for tensor in tensors]
         answer = getattr(self._stub, method)(*plain, bool(causal), None if scale is None else float(scale))
         for position, values in answer["changed"]:
-            plain[position].copy_(values)
+            if 0 not in plain[position].stride():  # torch doesn't write to an expanded tensor
+                plain[position].copy_(values)
         return tuple(answer["results"])
 
 
