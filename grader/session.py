@@ -53,6 +53,7 @@ class GradeRequest:
         protect: what no worker may read, besides the course: other submissions, results.
         time_limit_s: for all checks together; those that it doesn't reach end as `timeout`. None for no limit.
         provenance: what the report says of the grader and this machine; looked up when None. A batch looks once.
+        log_output: log what pytest prints also when nothing went wrong with the run itself.
         busy: other submissions are graded on the same cores meanwhile.
         patience: calls of one function that may reach their limit before it isn't called any more; None for any number.
     """
@@ -70,6 +71,7 @@ class GradeRequest:
     protect: tuple[Path, ...] = ()
     time_limit_s: float | None = None
     patience: int | None = None
+    log_output: bool = True
     busy: bool = False
     provenance: Provenance | None = None
 
@@ -114,6 +116,7 @@ def grade(request: GradeRequest, *, progress: Progress | None = None) -> Report:
             source_lines=_source_lines(staged),
             missing_files=tuple(name for name in lab.files.edit if name not in staged.files),
             log=_logger(),
+            log_output=request.log_output,
             time_limit_s=request.time_limit_s,
             **({"progress": progress} if progress is not None else {}),
         )

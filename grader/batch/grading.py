@@ -59,6 +59,7 @@ def _request(spec: JobSpec, made_by: Provenance) -> GradeRequest:
         protect=tuple(map(Path, options.protect)),
         time_limit_s=options.time_limit_s,
         patience=options.patience,
+        log_output=False,
         busy=True,
         provenance=made_by,
     )

@@ -44,7 +44,7 @@ class BatchView:
         self._live_wanted = stream.isatty() and not is_plain(stream)
         self._labs = ", ".join(lab[:5] for lab in labs)
         self._live: Live | None = None
-        self._total = self._kept = self._done = 0
+        self._total = self._kept = self._done = self._graded = 0
         self._began = time.monotonic()
         self._drawn = 0.0
         self._running: dict[str, _Now] = {}
@@ -89,6 +89,7 @@ class BatchView:
         name = f"{record.student} {record.lab[:5]}{again}"
         self._running.pop(name, None)
         self._done += 1
+        self._graded += record.outcome != "refused"
         said = outcome_of(record)
         self._last = [*self._last, (one_line(name, max_characters=NAME_WIDTH), said)][-SHOWN_DONE:]
         if self._live is None:
@@ -107,9 +108,10 @@ class BatchView:
     def _left(self) -> str:
         """How long it will take yet, once enough is done to tell."""
         left = self._total - self._kept - self._done
-        if self._done < 3 or left <= 0:
+        # What is refused takes no time and says nothing about the rest.
+        if self._graded < 3 or left <= 0:
             return ""
-        return f", about {duration((time.monotonic() - self._began) / self._done * left)} left"
+        return f", about {duration((time.monotonic() - self._began) / self._graded * left)} left"
 
     def _table(self) -> Table:
         from rich.table import Table

@@ -47,6 +47,7 @@ class Plan:
         source_lines: submitted file → number of its lines.
         missing_files: files that the student must write and didn't hand in.
         log: takes what only an instructor may read: pytest's output and tracebacks of grader faults.
+        log_output: log what pytest prints also when nothing went wrong with the run itself.
         time_limit_s: for all tests together, from the first one's start; None for no limit.
     """
 
@@ -64,6 +65,7 @@ class Plan:
     missing_files: tuple[str, ...] = ()
     progress: Progress = _no_progress
     log: Callable[[str], None] = _no_log
+    log_output: bool = True
     time_limit_s: float | None = None
 
     @property

@@ -74,7 +74,8 @@ def _run_pytest(plan: Plan, files: list[Path]) -> tuple[EnginePlugin, Mapping[st
     arguments = [*_ARGUMENTS, f"--rootdir={plan.tests_dir}", *map(str, files)]
     with hermetic(plan.tests_dir), redirect_stdout(output), redirect_stderr(output):
         exit_code = int(pytest.main(arguments, plugins=[engine, fixtures, recorder]))
-    plan.log(output.getvalue())
+    if plan.log_output or exit_code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        plan.log(output.getvalue())
     return engine, recorder.report, exit_code
 
 
