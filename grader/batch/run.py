@@ -99,7 +99,7 @@ def alone(results: Path) -> Iterator[None]:
     """Hold the results folder against a second batch, for as long as this process lives.
 
     Raises:
-        UsageError: another batch holds it.
+        UsageError: another batch holds it, or it can't be written.
     """
     lock = FileLock(results / LOCK_FILE, timeout=0)
     try:
@@ -108,6 +108,8 @@ def alone(results: Path) -> Iterator[None]:
         raise UsageError(
             f"Another batch is writing to {results}.", hint="Wait for it, or name another folder."
         ) from error
+    except OSError as error:
+        raise UsageError(f"{results}: no results can be written there ({error.strerror}).") from error
     try:
         yield
     finally:
