@@ -190,7 +190,7 @@ def load_toml(path: Path, model: type[ModelT]) -> ModelT:
         raise CourseError(f"{path}: cannot be read ({error.strerror}).", hint="Restore the file.") from error
     try:
         table = tomllib.loads(raw.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # A number too long for an int isn't a TOMLDecodeError.
         raise CourseError(f"{path}: not valid TOML: {error}.", hint="Mend the line that it names.") from error
     try:
         return model.model_validate(table)

@@ -169,6 +169,12 @@ class Grading(Section):
         return self
 
     def _in_utc(self, moment: datetime, key: str) -> datetime:
+        try:
+            return self._as_utc(moment, key)
+        except OverflowError as error:
+            raise ValueError(f"{key}: {moment.isoformat()} is outside of the years 1 to 9999 in UTC") from error
+
+    def _as_utc(self, moment: datetime, key: str) -> datetime:
         if moment.tzinfo is not None:
             return moment.astimezone(UTC)
         # When the clocks go back an hour comes twice; the second is in the student's favour.

@@ -125,6 +125,16 @@ def test_lateness_without_a_time_is_on_time_and_says_so(tmp_path: Path) -> None:
             "[grading]\ntime_zone = \"Europe/Berlin\"\n[grading.deadlines]\nlab06 = 2026-03-29T02:30:00\n",
             "deadlines.lab06: 2026-03-29T02:30:00 doesn't exist in Europe/Berlin",
         ),
+        (
+            "[grading.deadlines]\nlab06 = 9999-12-31T23:59:59-05:00\n",
+            "deadlines.lab06: 9999-12-31T23:59:59-05:00 is outside of the years 1 to 9999 in UTC",
+        ),
+        (
+            "[grading]\ntime_zone = \"America/New_York\"\n[grading.deadlines]\nlab06 = 9999-12-31T23:59:59\n",
+            "deadlines.lab06: 9999-12-31T23:59:59 is outside of the years 1 to 9999 in UTC",
+        ),
+        (f"[grading]\nattempts = {'9' * 5000}\n", "not valid TOML"),
+        (f"[grading]\nattempts = {'[' * 5000}{']' * 5000}\n", "not valid TOML"),
         ("[grading.late]\nrate = 1.5\n", "`grading.late.rate`: input should be less than or equal to 1"),
         ("[grading.late]\nrate = \"10%\"\n", "`grading.late.rate`"),
         ("[grading.late]\nrate = true\n", "`grading.late.rate`"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from grader.batch.conditions import Conditions
 from grader.batch.jobs import Shard
-from grader.batch.run import alone, open_results
+from grader.batch.run import KEPT_FILES, alone, open_results
 from grader.batch.settings import BATCH_FILE, BatchFile, read_batch_file
 from grader.classroom.book import ELSEWHERE_FOLDER
 from grader.classroom.records import ResultsFolder, results_folder
@@ -36,6 +36,7 @@ def merge(out: Path, parts: Sequence[Path], *, partial: bool = False) -> int:
         _compare(parts[0], files[0], part, file)
     if not partial:
         _complete(files)
+    kept = _kept_files(out, parts)
     open_results(out, resume=True)
     with alone(out):
         folder = ResultsFolder(out)
@@ -44,9 +45,31 @@ def merge(out: Path, parts: Sequence[Path], *, partial: bool = False) -> int:
                 folder.write(record)
             for report in sorted((part / ELSEWHERE_FOLDER).glob("*.json")):
                 folder.write_file(f"{ELSEWHERE_FOLDER}/{report.name}", report.read_text(encoding="utf-8"))
+        for name, content in kept.items():
+            folder.write_file(name, content)
         text = files[0].model_copy(update={"shard": None}).model_dump_json()
         folder.write_file(BATCH_FILE, json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n")
         return len(folder.records())
+
+
+def _kept_files(out: Path, parts: Sequence[Path]) -> dict[str, str]:
+    """The roster and the like that lie with the parts, where `out` has none of its own.
+
+    Raises:
+        UsageError: two parts have different ones, or one can't be read.
+    """
+    kept: dict[str, tuple[Path, str]] = {}
+    for path in (part / name for name in sorted(KEPT_FILES) if not (out / name).exists() for part in parts):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path}: cannot be read ({error}).", hint="Mend it, or remove it.") from error
+        first, before = kept.setdefault(path.name, (path, text))
+        if text != before:
+            raise UsageError(f"{first} and {path} differ.", hint=f"Put the one that holds into {out}.")
+    return {name: text for name, (_, text) in kept.items()}
 
 
 def _batch_file(part: Path) -> BatchFile:

@@ -17,6 +17,7 @@ from grader.batch.events import Answered, Backend, Began, Stepped, Unwatched, Wa
 from grader.batch.intake import find_submissions
 from grader.batch.jobs import Answer, Job, Shard, plan
 from grader.batch.settings import BATCH_FILE, BatchFile, read_batch_file
+from grader.classroom.book import OVERRIDES_FILE, ROSTER_FILE, RUBRIC_FILE
 from grader.classroom.records import Record, ResultsFolder
 from grader.classroom.roster import Roster
 from grader.course import Course
@@ -28,6 +29,8 @@ LOCK_FILE = ".lock"
 WORK_DIR = ".work"
 LOG_FILE = "log.txt"
 RECORDS = "records"
+KEPT_FILES = frozenset({ROSTER_FILE, OVERRIDES_FILE, RUBRIC_FILE})
+"""The instructor's own files, which may wait for the results where these will be."""
 
 Look = Callable[[Options, str], Conditions]
 """Conditions of a lab (by id) where the jobs will run."""
@@ -41,6 +44,8 @@ class BatchRequest:
 
     Attributes:
         resume: keep good results of jobs that haven't changed; without it RESULTS must be new.
+        roster: who is in the class.
+        roster_text: the roster's file where it was named; kept with the results, so that later commands know it too.
         finish: writes what is derived from the records, e.g. the gradebook; called also when the batch is stopped.
     """
 
@@ -54,6 +59,7 @@ class BatchRequest:
     resume: bool = False
     shard: Shard | None = None
     roster: Roster | None = None
+    roster_text: str = ""
     finish: Callable[[ResultsFolder], None] = lambda folder: None
 
 
@@ -93,7 +99,7 @@ def alone(results: Path) -> Iterator[None]:
     """Hold the results folder against a second batch, for as long as this process lives.
 
     Raises:
-        UsageError: another batch holds it.
+        UsageError: another batch holds it, or it can't be written.
     """
     lock = FileLock(results / LOCK_FILE, timeout=0)
     try:
@@ -102,6 +108,8 @@ def alone(results: Path) -> Iterator[None]:
         raise UsageError(
             f"Another batch is writing to {results}.", hint="Wait for it, or name another folder."
         ) from error
+    except OSError as error:
+        raise UsageError(f"{results}: no results can be written there ({error.strerror}).") from error
     try:
         yield
     finally:
@@ -115,7 +123,7 @@ def open_results(results: Path, *, resume: bool) -> None:
         UsageError: it holds results and `resume` wasn't asked for, or something else that isn't ours.
     """
     try:
-        inside = {path.name for path in results.iterdir()} - {LOCK_FILE} if results.exists() else set()
+        inside = {path.name for path in results.iterdir()} - {LOCK_FILE, *KEPT_FILES} if results.exists() else set()
         if inside and RECORDS not in inside:
             named = shown(min(inside))
             raise UsageError(f"{results} holds other files than results ({named}).", hint="Name a new folder.")
@@ -149,6 +157,8 @@ def run_batch(request: BatchRequest, watcher: Watcher | None = None) -> Summary:
             options = _with_seed_of_before(request)
             conditions = {lab: request.look(options, lab) for lab in request.labs}
             _write_batch_file(request, options, conditions)
+            if request.roster_text:
+                folder.write_file(ROSTER_FILE, request.roster_text)
             jobs = _jobs(request, conditions, work / "in")
             summary = Summary(total=len(jobs))
             todo = [job for job in jobs if not _has_result(folder, job)]

@@ -95,7 +95,7 @@ def _is_shard(results: Path) -> bool:
     """Whether the batch that wrote here graded one part of a class (`grade batch --shard`)."""
     try:
         settings = json.loads((results / "batch.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(settings, dict) and settings.get("shard") is not None
 

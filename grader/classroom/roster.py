@@ -112,13 +112,21 @@ def read_roster(path: Path) -> Roster:
     Raises:
         UsageError: it can't be read, a column is unknown or missing, or two lines claim the same id; names the line.
     """
+    return parse_roster(roster_text(path), str(path))
+
+
+def roster_text(path: Path) -> str:
+    """The text of a roster's file.
+
+    Raises:
+        UsageError: it can't be read, or isn't UTF-8.
+    """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}).", hint="Name it with --roster.") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not UTF-8 (byte {error.start}).", hint="Save it as CSV UTF-8.") from error
-    return parse_roster(text, str(path))
 
 
 def parse_roster(text: str, name: str = "roster.csv") -> Roster:

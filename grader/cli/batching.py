@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grader.classroom.book import ROSTER_FILE, ClassFiles, check_policy, open_book
-from grader.classroom.roster import Roster, read_roster
+from grader.classroom.roster import Roster, parse_roster, read_roster, roster_text
 from grader.cli.batch_view import BatchView
 from grader.cli.console import say
 from grader.course import Course
@@ -82,6 +82,7 @@ def _request(course: Course, words: BatchWords, look: Look, backend: BackendMake
         raise UsageError(f"{words.submissions}: expected the folder with the class's submissions.")
     labs = _labs(course, words.labs)
     check_policy(course)
+    roster, text = _roster_of(course, words)
     seeds = Seeds.replay(words.seed) if words.seed is not None else Seeds.from_environment()
     # The work folder can't be among what is protected: each worker's own stage lies in it.
     protect = (words.submissions, words.results / "records", words.results / ".work" / "in")
@@ -112,7 +113,8 @@ def _request(course: Course, words: BatchWords, look: Look, backend: BackendMake
         backend=backend,
         resume=words.resume,
         shard=Shard.parse(words.shard) if words.shard is not None else None,
-        roster=_roster_of(course, words),
+        roster=roster,
+        roster_text=text,
         finish=finish,
     )
 
@@ -125,14 +127,15 @@ def _labs(course: Course, named: str | None) -> list[str]:
     return sorted({course.lab(lab_id).id for lab_id in ids})
 
 
-def _roster_of(course: Course, words: BatchWords) -> Roster | None:
-    """The roster that was named, else the one in the results' or the course's folder, where there is one."""
+def _roster_of(course: Course, words: BatchWords) -> tuple[Roster | None, str]:
+    """The roster that was named, and its text; else the one in the results' or the course's folder, if any."""
     if words.roster is not None:
-        return read_roster(words.roster)
+        text = roster_text(words.roster)
+        return parse_roster(text, str(words.roster)), text
     for folder in (words.results, course.root):
         if (folder / ROSTER_FILE).is_file():
-            return read_roster(folder / ROSTER_FILE)
-    return None
+            return read_roster(folder / ROSTER_FILE), ""
+    return None, ""
 
 
 @contextlib.contextmanager

@@ -109,7 +109,7 @@ def _places(options: SimilarOptions) -> tuple[Path, Path]:
         return options.folder, options.out or Path()
     try:
         named = json.loads((options.folder / "batch.json").read_text(encoding="utf-8"))["submissions"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise UsageError(
             f"{options.folder} doesn't say which submissions it's of.", hint="Name their folder in its place."
         ) from error

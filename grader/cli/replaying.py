@@ -79,7 +79,7 @@ def _in_batch(course: Course, path: Path, record: Record, work: Path) -> Path | 
         # RESULTS/records/<student>/<lab>/<record>
         settings = json.loads((path.resolve().parents[3] / "batch.json").read_text(encoding="utf-8"))
         submissions = Path(settings["submissions"])
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, IndexError):
         return None
     if not submissions.is_dir():
         return None

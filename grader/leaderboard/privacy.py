@@ -17,6 +17,12 @@ SUBMISSION_HEX = 32
 _UUID = re.compile(r"(?i)\b(GPU|MIG)-[0-9a-f][0-9a-f/-]*|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _LABELLED_UUID = re.compile(rf"(?i)[(,;]?\s*uuid:?\s*({_UUID.pattern.removeprefix('(?i)')})\s*\)?")
 _VERSION = re.compile(r"[0-9A-Za-z.+_-]{1,40}")
+_CARD_WORD = re.compile(
+    r"NVIDIA|AMD|Intel|GeForce|Tesla|Quadro|TITAN|Radeon|Instinct|Arc|GRID|RTX|GTX|Pro|PRO|Ada|Blackwell|Generation|"
+    r"Laptop|GPU|Max-Q|Server|Workstation|Edition|Ti|SUPER|Super|PCIe|PCIE|SXM\d?|NVL|MIG|HBM\d?e?|\d+GB|\dg\.\d+gb|"
+    # A model: H200, A100-SXM4-80GB, 4090, L40S, MI300X.
+    r"(?:[A-Z]{0,3}\d{1,5}|\d{3,5})[A-Za-z]{0,2}(?:-[A-Z0-9]{2,6})*"
+)
 _E_MAIL = re.compile(r"\S@\S")
 _PATH = re.compile(r"[/\\]|^~")
 
@@ -65,9 +71,19 @@ class Pseudonymiser:
 
 
 def card_name(name: str) -> str:
-    """A GPU's name without what tells one card from another of its kind."""
+    """A GPU's name, without what tells one card from another of its kind, and where it stands.
+
+    Only words that names of products are made of stay: a driver, or whoever wrote the report, may have put a host's
+    name, a path or an address beside them.
+    """
     told = _LABELLED_UUID.sub("", one_line(name, max_characters=120))
-    return one_line(_UUID.sub("", told), max_characters=80)
+    words = _UUID.sub("", told).split()
+    return one_line(" ".join(word for word in words if _CARD_WORD.fullmatch(word)), max_characters=80)
+
+
+def shape_label(label: str) -> str:
+    """What a timed shape is called, without the id of a card."""
+    return one_line(_UUID.sub("", one_line(label, max_characters=120)), max_characters=80)
 
 
 def version(text: str) -> str:

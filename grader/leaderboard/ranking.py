@@ -10,7 +10,7 @@ from typing import Literal
 
 from grader.classroom.records import Record
 from grader.leaderboard.model import Board, Entry, Leaderboard, Metric, ShapeTime
-from grader.leaderboard.privacy import Pseudonymiser, card_name, version
+from grader.leaderboard.privacy import Pseudonymiser, card_name, shape_label, version
 from grader.report.eligibility import ineligible
 from grader.report.model import Report
 from grader.report.text import one_line
@@ -125,7 +125,7 @@ def _entry(record: Record, report: Report, metric: MetricName, names: Pseudonymi
 def _shapes(report: Report) -> tuple[ShapeTime, ...]:
     return tuple(
         ShapeTime(
-            label=card_name(shape.label),
+            label=shape_label(shape.label),
             median_ms=shape.median_ms,
             iqr_ms=shape.iqr_ms,
             windows=shape.windows,

@@ -185,11 +185,11 @@ class Timer:
         """
         took = 0
         for row in range(len(offsets)):
-            self._prepare(offsets[row : row + 1], signs[row : row + 1])
+            run = self._ready(offsets[row : row + 1], signs[row : row + 1])
             self._memory.settle()
             self._wait()
             start = _clock()
-            self._outputs = self._run(1)()
+            self._outputs = run()
             self._wait()
             took = _clock() - start
         return took
@@ -207,10 +207,8 @@ class Timer:
         Raises:
             RaisedError: the function raised. ContractError: an output isn't an array of its own.
         """
-        count = len(offsets)
         self._outputs = []
-        self._prepare(offsets, signs)
-        run = self._replaying(count) if self._graph else self._run(count)
+        run = self._ready(offsets, signs, graph=self._graph)
         wait = self._wait
         self._memory.settle()
         wait()
@@ -224,9 +222,24 @@ class Timer:
         self._check_own_memory()
         return [[self._rows(call, output, indices) for output, indices in wanted] for call, wanted in picks]
 
-    def _prepare(self, offsets: Any, signs: Any) -> None:
+    def _ready(self, offsets: Any, signs: Any, *, graph: bool = False) -> Callable[[], list[Any]]:
+        """What the window does, with its values in place.
+
+        Cotangents come last: a call that is made before the window, for its backward pass, must not find them.
+        """
+        count = len(offsets)
+        self._prepare(offsets, signs, cotangents=False)
+        run = self._replaying(count) if graph else self._run(count)
+        self._prepare(offsets, signs, cotangents=True)
+        return run
+
+    def _prepare(self, offsets: Any, signs: Any, *, cotangents: bool) -> None:
         """Fresh values in the first slots, as many as the draw has rows; the shared inputs as they were sent."""
-        normal = [(place, spec) for place, spec in enumerate(self._specs) if spec.kind == "normal"]
+        normal = [
+            (place, spec)
+            for place, spec in enumerate(self._specs)
+            if spec.kind == "normal" and spec.cotangent is cotangents
+        ]
         while len(self._slots) < len(offsets):
             self._slots.append(
                 tuple(

@@ -78,6 +78,25 @@ def test_batch_resume_keeps_results_and_grades_what_changed(course: Course, tmp_
     assert finals(tmp_path / "results") == {"ada": "100", "bob": "100"}
 
 
+def test_batch_keeps_the_roster_that_was_named_for_later_commands(course: Course, tmp_path: Path) -> None:
+    (tmp_path / "class" / "77").mkdir(parents=True)
+    roster = tmp_path / "who.csv"
+    roster.write_text("student,folder\nada,77\nben,78\n")
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "overrides.toml").write_text("format_version = 1\n")
+    tmp = tmp_path / "tmp"
+    done = run_grade(course, tmp, "batch", tmp_path / "class", "-o", results, "--roster", roster, "--jobs", "1")
+    assert done.returncode == ExitCode.OK, done.stderr
+    rows = table(results)
+    assert [(row["student"], row["status"]) for row in rows] == [("ada", "refused"), ("ben", "missing")]
+    roster.unlink()
+    (results / "gradebook.csv").unlink()
+    assert run_grade(course, tmp, "gradebook", results).returncode == ExitCode.OK
+    assert table(results) == rows
+    assert (results / "roster.csv").stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.parametrize("victim", ["parent", "judge", "job"])
 def test_batch_killed_and_resumed_gives_the_table_of_an_undisturbed_run(
     course: Course, tmp_path: Path, victim: str

@@ -79,6 +79,13 @@ def test_find_submissions_of_a_gradescope_export_without_a_roster_takes_its_ids(
     assert [item.members for item in found(root)] == [("9001",), ("9002", "Cyd@example.org"), ("dee@example.org",)]
 
 
+@pytest.mark.parametrize("when", ["0001-01-01 00:00:00 +01:00", "9999-12-31 23:59:59 -01:00"])
+def test_find_submissions_of_a_time_that_utc_lacks_takes_it_for_unknown(root: Path, when: str) -> None:
+    put(root, "submission_metadata.yml", f"submission_11:\n  :created_at: {when}\n".encode())
+    put(root, "submission_11/online_softmax.py")
+    assert found(root)[0].received_at is None
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [("a: [b", "can't be read"), ("- a\n- b\n", "expected a table"), ("a: !!python/name:os.system x", "can't be read")],

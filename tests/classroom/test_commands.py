@@ -155,7 +155,8 @@ def test_merge_reports_takes_a_batch_of_another_machine(tmp_path: Path) -> None:
     assert finals(root)["ada"] == "100"
 
 
-def test_merge_of_shards_keeps_what_other_machines_decided(tmp_path: Path) -> None:
+def shards(tmp_path: Path) -> list[Path]:
+    """Results of the two halves of a class, of one student each."""
     parts = [results(tmp_path / name, [graded(name, content=name, checks=OPEN)]) for name in ("ada", "ben")]
     for number, part in enumerate(parts, start=1):
         seed = SeedRecord(source="random", key_id="0" * 16, key="ab")
@@ -169,6 +170,28 @@ def test_merge_of_shards_keeps_what_other_machines_decided(tmp_path: Path) -> No
             started_at=MONDAY,
         )
         (part / "batch.json").write_text(settings.model_dump_json())
+    return parts
+
+
+def test_merge_of_shards_takes_the_roster_along_unless_two_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = shards(tmp_path)
+    for part in parts:
+        (part / "roster.csv").write_text("student\nada\nben\ncy\n")
+    assert grade("merge", tmp_path / "whole", *parts) == 0
+    assert sorted(finals(tmp_path / "whole")) == ["ada", "ben", "cy"]
+    (parts[0] / "roster.csv").write_text("student\nada\nben\n")
+    assert grade("merge", tmp_path / "other", *parts) == 2
+    assert f"{parts[0] / 'roster.csv'} and {parts[1] / 'roster.csv'} differ" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+    (tmp_path / "whole" / "roster.csv").write_text("student\nben\nada\n")
+    assert grade("merge", tmp_path / "whole", *parts) == 0
+    assert sorted(finals(tmp_path / "whole")) == ["ada", "ben"]
+
+
+def test_merge_of_shards_keeps_what_other_machines_decided(tmp_path: Path) -> None:
+    parts = shards(tmp_path)
     file = tmp_path / "report.json"
     file.write_text(report_json.dumps(lab_report(content="ada")))
     assert grade("merge-reports", parts[0], file) == 0

@@ -214,6 +214,7 @@ HOP = '[[hop]]\nrole = "kernel"\nfile = "a"\nsymbol = "b"\ncalls = "c"\n'
         ("format_version = 1\n" + HOP + "decides = [1]", "list of texts"),
         ("format_version = 1\n" + HOP.replace('calls = "c"\n', "") + HOP, "`calls` must be text"),
         ("format_version = 1\na = " + "[" * 5000, "TOML"),
+        ("format_version = 1\na = " + "9" * 5000, "TOML"),
     ],
 )
 def test_read_trace_of_a_broken_file_names_the_fault(text: str, message: str) -> None:

@@ -118,8 +118,8 @@ def test_report_that_says_itself_that_it_fails_fails() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda row: row["tolerances"].update(dq=row["tolerances"]["dq"] * 50), "has dq's error at 0.05"),
-        (lambda row: row["errors"].update(dq=0.0), "has dq's error at 0.05"),
+        (lambda row: row["tolerances"].update(dq=row["tolerances"]["dq"] * 50), "has dq's error at 0.03"),
+        (lambda row: row["errors"].update(dq=0.0), "has dq's error at 0.03"),
         (lambda row: row.update(verdict="fail", findings=["x"]), "says fail; a new run says pass"),
     ],
 )

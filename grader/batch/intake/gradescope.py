@@ -11,6 +11,7 @@ from grader.errors import UsageError
 from grader.sandbox.tree import shown
 
 METADATA_FILE = "submission_metadata.yml"
+MIN_YEAR, MAX_YEAR = 2000, 9998
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ def _submission(facts: dict[Any, Any]) -> Submission:
     created_at = _of(facts, "created_at")
     if not isinstance(created_at, datetime):
         created_at = None
+    elif not MIN_YEAR <= created_at.year <= MAX_YEAR:
+        created_at = None  # In UTC it may be no time at all.
     elif created_at.tzinfo is None:
         # YAML turns a time with an offset into UTC, and some loaders drop the zone then.
         created_at = created_at.replace(tzinfo=UTC)

@@ -106,7 +106,7 @@ def read_trace(raw: bytes) -> list[Hop]:
         raise TraceError(f"it is larger than {MAX_BYTES} bytes")
     try:
         table = tomllib.loads(raw.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError("it isn't a TOML file in UTF-8") from error
     if table.get("format_version") != 1:
         raise TraceError("`format_version` must be 1")

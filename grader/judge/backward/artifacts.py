@@ -32,7 +32,7 @@ from grader.sandbox.failures import ContractViolated
 REPORT, NOTES = "harness_report.json", "TOLERANCES.md"
 TRUE_REL = 0.01
 """An error in a report may lie this far, relatively, from the one that the judge computes."""
-SMALL_SHARE = 0.05
+SMALL_SHARE = 0.03
 """Errors below this share of their tolerance aren't told apart."""
 FIGURE_REL = 0.06
 """A figure written to two significant digits may lie this far from the number."""

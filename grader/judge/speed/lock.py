@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from grader.errors import InfrastructureError
 
-WAIT_S = 1800.0
+WAIT_S = 600.0
 FOLDER = "grade-locks"
 
 

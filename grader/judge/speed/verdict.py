@@ -161,6 +161,8 @@ def timing(heats: Sequence[Heat], rules: Rules) -> Timing:
 
 CROSS_CONFIDENCE = 0.95
 """Of the view from outside within one attempt: with ten windows the extremes but one."""
+ENOUGH = 8
+"""Windows of 2n calls from which one attempt may accuse; the protocol has ten."""
 LASTING = 3
 """Attempts that all say the same."""
 
@@ -197,8 +199,7 @@ def _of_contestant(heat: Heat, rules: Rules, floor_s: float) -> list[Finding]:
     if view is not None and claim < rules.claim_floor * view.value and not _explained(heat, view, rules):
         seen = f"{view.value * 1e3:.4f} ms ({view.low * 1e3:.4f} to {view.high * 1e3:.4f}) from outside"
         # Below the lower end too: no noise of ours. Between the two, or with too few windows: look again.
-        enough = 1.0 - 2.0 ** (1 - len(heat.double)) >= CROSS_CONFIDENCE
-        sure = enough and claim < rules.claim_floor * view.low
+        sure = len(heat.double) >= ENOUGH and claim < rules.claim_floor * view.low
         kind: Literal["claim", "disturbed"] = "disturbed" if heat.trusted else "claim"
         found.append(Finding(kind, sure and not heat.trusted, f"{claims}, {seen}"))
     return found
