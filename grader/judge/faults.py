@@ -25,8 +25,11 @@ SANDBOX_DIR = PACKAGE_DIR / "sandbox"
 LONGEST_MESSAGE = 2000
 """Characters. A message ends in a report that a person reads; text from a submission could be of any length."""
 
-_NO_TEXT = "A hidden check doesn't repeat what it said; the public checks do."
-_CONTRACT = "The call broke the contract of its function: a type, dtype, shape or device, or a changed input."
+_NO_TEXT = "A hidden check doesn't repeat what it said; where a public check fails too, that one does."
+_CONTRACT = (
+    "The call broke the contract of its function: a type, dtype, shape or device, a changed input, or a write out of "
+    "bounds."
+)
 _PLACE = re.compile(r"^(?P<file>[\w./\-]+\.py):(?P<line>\d{1,6})")
 _LIBRARY_ERRORS = frozenset(
     {"CompilationError", "CompileTimeAssertionFailure", "OutOfResources", "PTXASError", "AcceleratorError"}

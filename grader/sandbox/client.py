@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import time
 from typing import Any
@@ -29,6 +30,9 @@ START_TIMEOUT_S = 120.0
 """Loading torch, Triton and CUDA from a cold disk; no submission is there yet."""
 MAX_TEXT = 2000
 SHOWN_OUTPUT = 500
+_NO_PLACE_OF_THEIRS = re.compile(r'^(?:Extension modules: |  File "[^"\n]*/grader_worker/)[^\n]*\n?', re.MULTILINE)
+"""Python's report of a crash ends with the worker's own frames and every compiled module; the submission's lines, which
+come before, must not lose their room to them."""
 MIB = 1 << 20
 
 
@@ -213,7 +217,8 @@ class WorkerClient:
 
     def last_output(self) -> str:
         """The end of what the worker printed, as a sentence; empty when it printed nothing."""
-        text = self.launched.output.data.decode(errors="replace").strip()
+        text = self.launched.output.data.decode(errors="replace")
+        text = _NO_PLACE_OF_THEIRS.sub("", text).strip()
         if not text:
             return ""
         cut = "…" if len(text) > SHOWN_OUTPUT else ""

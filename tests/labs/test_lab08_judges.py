@@ -174,13 +174,20 @@ LIVE = (160 + 93) * ROW
 
 
 def decode_traffic(
-    k: float = 1, v: float = 1, q: float = 1, table: int = 400, splits: int = 1, partials: int = 0, programs: int = 0
+    k: float = 1,
+    v: float = 1,
+    q: float = 1,
+    table: int = 400,
+    splits: int = 1,
+    partials: int = 0,
+    programs: int = 0,
+    v_from: str = "v_cache",
 ) -> Traffic:
     q_bytes = 2 * 8 * 64 * 2
     tensors = {
         "q": TensorTraffic(int(q * q_bytes), 0),
         "k_cache": TensorTraffic(int(k * LIVE), 0),
-        "v_cache": TensorTraffic(int(v * LIVE), 0),
+        v_from: TensorTraffic(int(v * LIVE), 0),
         "block_table": TensorTraffic(table, 0),
         "context_lens": TensorTraffic(8, 0),
         "out:0": TensorTraffic(0, q_bytes),
@@ -219,6 +226,7 @@ def test_decode_traffic_by_its_closed_form_passes(splits: int, counted: Traffic)
         (1, decode_traffic(k=4, v=4), "kv-read-per-query-head"),
         (1, decode_traffic(v=2), "kv-reloaded"),
         (1, decode_traffic(k=0.5), "kv-not-loaded"),
+        (1, decode_traffic(v_from="copy:v_cache"), "cache-copied"),
         (1, decode_traffic(q=3), "q-reloaded"),
         (1, decode_traffic(table=8), "table-not-read"),
         (1, decode_traffic(table=1 << 20), ""),

@@ -79,7 +79,7 @@ def submission(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Submission]
         ("leave", Crashed, "exited with code 0 while calling `leave`"),
         ("leave_with_reason", Crashed, "exited with code 3 .* It printed last: leaving now"),
         ("abort", Crashed, "SIGABRT"),
-        ("segfault", Crashed, "SIGSEGV"),
+        ("segfault", Crashed, r"(?s)SIGSEGV.* in segfault$"),
         ("kill", Crashed, "SIGKILL"),
         ("child_keeps_socket", Crashed, "exited with code 1"),
         ("hog", OutOfMemory, "400 MiB"),

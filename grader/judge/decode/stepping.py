@@ -113,9 +113,8 @@ def judge_generation(judge: Judging, submission: Calling, made: Generation) -> N
     _judge_cached_values(judge, made, v_cache)
     for sequence in range(made.start.batch):
         case = made.prefill(sequence)
-        attention.judge_forward(
-            judge, case, o[sequence][None], lse[sequence][None], label=f"sequence {sequence + 1} of {made.start.batch}"
-        )
+        label = f"sequence {sequence + 1} of {made.start.batch}, each step a row of one causal prefill"
+        attention.judge_forward(judge, case, o[sequence][None], lse[sequence][None], label=label)
 
 
 def _run(submission: Calling, made: Generation) -> tuple[Array, Array, Array, Array]:

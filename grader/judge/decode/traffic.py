@@ -58,10 +58,16 @@ def _judge_cache(judge: Judging, case: DecodeCase, traffic: Traffic) -> None:
     for name, of in (("k_cache", "K"), ("v_cache", "V")):
         loaded = traffic.loaded(name)
         judge.measure(f"{name}_over_live", loaded / live)
+        if loaded > (traffic.tensors[name].loaded_bytes if name in traffic.tensors else 0):
+            judge.fail(
+                f"Kernels load {of} from a copy that the launcher made of the cache: making it moves all of {of} twice "
+                "more. Give the kernel the cache itself and its strides.",
+                diagnosis=_COPIED,
+            )
         if loaded < live:
             judge.fail(
-                f"Only {loaded} of the {live} live bytes of {of} are loaded by kernels: either part of the answer "
-                "doesn't come from them, or it wasn't counted.",
+                f"Only {loaded} of the {live} live bytes of {of} are loaded from {name} by kernels: either part of "
+                f"the answer doesn't come from them, or they read another tensor that was gathered from {name}.",
                 diagnosis=_NOT_LOADED,
             )
         if loaded <= whole:
@@ -172,6 +178,7 @@ def require_counted(judge: Judging, traffic: Traffic) -> None:
 
 OUTSIDE = Diagnosis(id="access-outside", text="Memory outside of every tensor is accessed.")
 _PER_QUERY_HEAD = Diagnosis(id="kv-read-per-query-head", text="K or V is loaded once a query head, not once a kv head.")
+_COPIED = Diagnosis(id="cache-copied", text="The launcher copies a cache, and kernels read the copy.")
 _RELOADED = Diagnosis(id="kv-reloaded", text="K or V is loaded more than once a kv head.")
 _NOT_LOADED = Diagnosis(id="kv-not-loaded", text="Kernels load less of K or V than the answer needs.")
 _Q_RELOADED = Diagnosis(id="q-reloaded", text="Q is loaded more than once a split.")

@@ -369,7 +369,7 @@ def decode_step(
 
     Args:
         q: (batch, q_heads, head_dim), k, v: (batch, kv_heads, head_dim), the new token, not rotated yet.
-        k_cache, v_cache, block_table: as `append_kv` takes them; the caches are changed.
+        k_cache, v_cache, block_table: as `append_kv` takes them, each new position with a page; the caches are changed.
         context_lens: (batch,) tokens before this one; not changed, the caller adds 1.
         base, interleaved, rotary_dim: as `apply_rope` takes them. scale, num_splits: as `paged_decode` takes them.
 
