@@ -1,6 +1,7 @@
 """Every lab's tests hold against its solutions: right answers pass, each mistake is caught and named.
 
-The full sweeps are slow; by default a mistake meets only the check that must catch it.
+The full sweeps are slow; by default a mistake meets only the check that must catch it, and of a lab whose answers are
+Triton kernels, which take a while to interpret and compile, every third mistake.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ def names(kind: str) -> list[tuple[str, str]]:
 
 
 WRONG, CORRECT = names("wrong"), names("correct")
+SAMPLED = [
+    pytest.param(*entry, marks=[pytest.mark.slow] if COURSE.lab(entry[0]).runtime == "triton" and number % 3 else [])
+    for number, entry in enumerate(WRONG)
+]
 NEEDS_DOWNLOAD = "needs the sources of"
 """In the message of a check that was skipped because a release could neither be downloaded nor found in the cache."""
 
@@ -76,10 +81,10 @@ def test_reference_gets_every_gradable_point(lab_id: str) -> None:
 def test_starter_gets_no_correctness_points_and_no_grader_fault(lab_id: str) -> None:
     report = graded(lab_id, COURSE.starter_dir(lab_id))
     assert [check for check in report.checks if check.status is Status.ERROR] == []
-    assert report.score.points < report.score.gradable / 4
+    assert report.score.points <= 5
 
 
-@pytest.mark.parametrize(("lab_id", "name"), WRONG)
+@pytest.mark.parametrize(("lab_id", "name"), SAMPLED)
 def test_mistake_is_caught_by_its_check_with_its_diagnosis(lab_id: str, name: str, tmp_path: Path) -> None:
     mistake = find_mistake(lab_id, name)
     submission = materialise(mistake, tmp_path / "submission")
