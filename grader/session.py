@@ -13,7 +13,7 @@ from grader import provenance
 from grader.course import Course, Lab
 from grader.errors import UsageError
 from grader.judge.plan import Plan, Progress
-from grader.judge.requirements import Machine
+from grader.judge.requirements import Machine, need_runtime
 from grader.judge.run import run_checks
 from grader.judge.seeds import SECRET_FILE_VARIABLE, Seeds
 from grader.judge.selection import select
@@ -82,10 +82,11 @@ def grade(request: GradeRequest, *, progress: Progress | None = None) -> Report:
     Raises:
         UsageError: the lab, the submission, the profile, the device or the selection isn't there.
         CourseError: a file of the course is wrong.
-        InfrastructureError: the isolation asked for can't be had.
+        InfrastructureError: the isolation asked for can't be had, or torch or triton where the lab needs them.
     """
     started_at, clock = datetime.now(UTC), time.monotonic()
     lab = request.course.lab(request.lab_id)
+    need_runtime(lab)
     selected = _selected(lab, request)
     seeds = request.seeds or Seeds.from_environment()
     target = choose_target(request.course, lab, request.device, request.profile)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Annotated
 
 import typer
@@ -33,31 +33,105 @@ from grader.cli import (
 from grader.cli.arguments import rewrite
 from grader.cli.console import forgive_encoding
 from grader.cli.failure import guarded
+from grader.cli.helping import GroupedCommands, examples
 from grader.errors import UsageError
+
+WORK, CLASS, GRADES, OUTSIDE, COURSE = (
+    "Work on a lab",
+    "Grade a class",
+    "Decide and compare grades",
+    "Show grades elsewhere",
+    "The course and this machine",
+)
 
 # Plain help: rich's boxes cost start-up time and break in a pipe.
 app = typer.Typer(
-    name="grade", add_completion=False, no_args_is_help=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    name="grade",
+    cls=GroupedCommands,
+    add_completion=False,
+    no_args_is_help=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
-app.command("run")(run.run)
-app.command("batch")(batch.batch)
-app.command("merge")(merge.merge)
-app.command("init")(init.init)
-app.command("release")(release.release)
-app.command("list")(labs.list_labs)
-app.command("hint")(hint.hint)
-app.command("bench")(bench.bench)
-app.command("doctor")(doctor.doctor)
-app.command("gradebook")(gradebook.gradebook)
-app.command("merge-reports")(merge_reports.merge_reports)
-app.command("diff")(diff.diff)
-app.command("similar")(similar.similar)
-app.command("replay")(replay.replay)
-app.command("export")(export.export)
-app.command("report")(report.report)
-app.command("leaderboard")(leaderboard.leaderboard)
-app.add_typer(profile.app, name="profile")
-app.add_typer(secret.app, name="secret")
+
+
+def _add(heading: str, name: str, command: Callable[..., None], *shown: str) -> None:
+    app.command(name, rich_help_panel=heading, epilog=examples(*shown))(command)
+
+
+_add(WORK, "init", init.init, "grade init", "grade init ~/my-labs")
+_add(
+    WORK,
+    "run",
+    run.run,
+    "grade lab02                    # short for grade run lab02",
+    "grade 6 -k 'ragged or mask' --device cpu",
+    "grade lab06 --submission path/to/lab06 --json report.json",
+)
+_add(WORK, "hint", hint.hint, "grade hint lab02", "grade hint lab02 merge --level 2")
+_add(
+    WORK,
+    "bench",
+    bench.bench,
+    "grade bench lab06 --shapes quick",
+    "grade bench lab08 --only paged,contiguous --resume",
+)
+_add(WORK, "list", labs.list_labs, "grade list")
+_add(
+    CLASS,
+    "batch",
+    batch.batch,
+    "grade batch SUBMISSIONS -o RESULTS --labs lab02,lab06 --jobs 4",
+    "grade batch SUBMISSIONS -o RESULTS --resume",
+    "grade batch SUBMISSIONS -o part-1 --shard 1/4",
+    "grade batch SUBMISSIONS -o RESULTS --scheduler tcp://10.0.0.1:8786",
+)
+_add(CLASS, "merge", merge.merge, "grade merge RESULTS part-1 part-2 part-3 part-4")
+_add(CLASS, "merge-reports", merge_reports.merge_reports, "grade merge-reports RESULTS gpu-reports/")
+_add(
+    GRADES,
+    "gradebook",
+    gradebook.gradebook,
+    "grade gradebook RESULTS",
+    "grade gradebook RESULTS --overrides overrides.toml --json -",
+)
+_add(GRADES, "replay", replay.replay, "grade replay RESULTS/records/ada/lab02_online_softmax/1-….json -k merge")
+_add(GRADES, "diff", diff.diff, "grade diff RESULTS RESULTS-regraded")
+_add(
+    GRADES,
+    "similar",
+    similar.similar,
+    "grade similar SUBMISSIONS --against solutions",
+    "grade similar RESULTS --against last-term/ --threshold 0.5",
+)
+_add(
+    OUTSIDE,
+    "export",
+    export.export,
+    "grade export csv RESULTS -o grades.csv",
+    "grade export gradescope RESULTS -o uploads/",
+    "grade export junit report.json -o junit.xml",
+    "grade export github-workflow lab02 lab06 -o .github/workflows/classroom.yml",
+    "grade export gradescope-zip lab02 --secret-file KEY -o autograder.zip",
+)
+_add(OUTSIDE, "report", report.report, "grade report RESULTS -o pages/", "grade report report.json -o page/")
+_add(
+    OUTSIDE,
+    "leaderboard",
+    leaderboard.leaderboard,
+    "grade leaderboard RESULTS",
+    "grade leaderboard RESULTS --json board.json --html site/ --roster roster.csv",
+)
+_add(
+    COURSE,
+    "release",
+    release.release,
+    "grade release --check --labs lab02",
+    "grade release dist/",
+)
+app.add_typer(secret.app, name="secret", rich_help_panel=COURSE)
+app.add_typer(profile.app, name="profile", rich_help_panel=COURSE)
+_add(COURSE, "doctor", doctor.doctor, "grade doctor")
 
 
 def _print_version(wanted: bool) -> None:

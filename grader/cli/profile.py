@@ -7,12 +7,17 @@ from typing import Annotated
 
 import typer
 
+from grader.cli.helping import GroupedCommands, examples
 from grader.cli.options import JsonOption, LabArgument, ProfileOption
 
-app = typer.Typer(help="Hardware profiles: show them, find this machine's card, measure it.", rich_markup_mode=None)
+app = typer.Typer(
+    cls=GroupedCommands,
+    help="Hardware profiles: show them, find this machine's card, measure it.",
+    rich_markup_mode=None,
+)
 
 
-@app.command("list")
+@app.command("list", epilog=examples("grade profile list"))
 def list_profiles(json: JsonOption = None) -> None:
     """List the hardware profiles."""
     from grader.cli.listing import show_profiles
@@ -20,7 +25,7 @@ def list_profiles(json: JsonOption = None) -> None:
     raise typer.Exit(show_profiles(json_target=json))
 
 
-@app.command("show")
+@app.command("show", epilog=examples("grade profile show h200"))
 def show(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="A profile, e.g. h200; else that of a run here.")
@@ -33,7 +38,7 @@ def show(
     raise typer.Exit(show_profile(name, json_target=json))
 
 
-@app.command("detect")
+@app.command("detect", epilog=examples("grade profile detect"))
 def detect(json: JsonOption = None) -> None:
     """Find the GPU of this machine and its profile."""
     from grader.cli.listing import show_detected
@@ -47,7 +52,7 @@ NameArgument = Annotated[
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Measure and show, write nothing.")]
 
 
-@app.command("calibrate")
+@app.command("calibrate", epilog=examples("grade profile calibrate --dry-run", "grade profile calibrate"))
 def calibrate(name: NameArgument = None, dry_run: DryRunOption = False, json: JsonOption = None) -> None:
     """Measure this machine's card (copy bandwidth, GEMM rates, L2 cache) and write its profile."""
     from grader.cli.calibrating import calibrate_and_show
@@ -55,7 +60,7 @@ def calibrate(name: NameArgument = None, dry_run: DryRunOption = False, json: Js
     raise typer.Exit(calibrate_and_show(name, dry_run=dry_run, json_target=json))
 
 
-@app.command("thresholds")
+@app.command("thresholds", epilog=examples("grade profile thresholds lab06"))
 def thresholds(
     lab: LabArgument,
     submission: Annotated[

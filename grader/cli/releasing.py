@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from grader.cli.console import say
 from grader.course import Course
 from grader.errors import CourseError, ExitCode, UsageError
-from grader.release.bundle import BUNDLE_NAME, bundle_files, bundle_sha256, find_leaks, write_bundle
+from grader.release.bundle import BUNDLE_NAME, bundle_files, find_leaks, write_bundle
 from grader.release.labs import problems_of
 from grader.release.proof import prove, run_grade
 from grader.report.text import clean, one_line
@@ -70,5 +71,5 @@ def _release(course: Course, lab_ids: Sequence[str], dist: Path) -> None:
                 f"{hidden} hidden checks not run"
             )
     folder, packed = write_bundle(files, dist)
-    print(f"{folder}\n{packed}\nsha256 {bundle_sha256(files)}")
+    print(f"{folder}\n{packed}\nsha256 of the zip {hashlib.sha256(packed.read_bytes()).hexdigest()}")
     say(f"hand out {packed.name}: students unpack it, install it and run `grade init` in {BUNDLE_NAME}/")

@@ -7,10 +7,14 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Make the instructor's secret, or tell which one is in use.", rich_markup_mode=None)
+from grader.cli.helping import GroupedCommands, examples
+
+app = typer.Typer(
+    cls=GroupedCommands, help="Make the instructor's secret, or tell which one is in use.", rich_markup_mode=None
+)
 
 
-@app.command("new")
+@app.command("new", epilog=examples("grade secret new", "grade secret new ~/course/secret"))
 def new(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="A new file, outside of the course; else one in ~/.config.")
@@ -22,7 +26,7 @@ def new(
     raise typer.Exit(make_secret(file))
 
 
-@app.command("id")
+@app.command("id", epilog=examples("grade secret id"))
 def show_id() -> None:
     """Print the id of the secret in use, as reports have it; never the secret."""
     from grader.cli.secrecy import show_secret_id

@@ -9,7 +9,8 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from grader.course import CheckSpec, Requirement
+from grader.course import CheckSpec, Lab, Requirement
+from grader.errors import InfrastructureError
 from grader.report.model import Kind
 
 OFFLINE_VARIABLE = "GRADE_OFFLINE"
@@ -65,6 +66,22 @@ class Machine:
         return "; ".join(dict.fromkeys(reasons))
 
 
+def need_runtime(lab: Lab) -> None:
+    """Make sure that a worker can load the libraries that every answer to this lab needs.
+
+    Raises:
+        InfrastructureError: one isn't installed.
+    """
+    missing = [package for package in _RUNTIMES[lab.runtime] if importlib.util.find_spec(package) is None]
+    if missing:
+        isnt = "isn't" if len(missing) == 1 else "aren't"
+        raise InfrastructureError(
+            f"{lab.short_id} needs {' and '.join(missing)}, which {isnt} installed here.",
+            hint="In the course's folder: pip install -c constraints.txt -e '.[triton]' (for Linux; WSL 2 on Windows). "
+            "The labs that `grade list` calls numpy need neither.",
+        )
+
+
 def has_cuda_compiler() -> bool:
     """Whether CUDA C++ can be compiled here: by NVRTC from its wheels, or by nvcc."""
     if shutil.which("nvcc") is not None:
@@ -79,6 +96,7 @@ def _version_of(distribution: str) -> str:
         return ""
 
 
+_RUNTIMES = {"numpy": (), "torch": ("torch",), "triton": ("torch", "triton")}
 NVRTC_DISTRIBUTIONS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 _PACKAGES: dict[str, Requirement] = {
     "triton": "triton",

@@ -127,14 +127,6 @@ def zip_bytes(files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def bundle_sha256(files: Mapping[str, bytes]) -> str:
-    """Hash over names and contents."""
-    digest = hashlib.sha256()
-    for name, raw in sorted(files.items()):
-        digest.update(f"{name}\0{hashlib.sha256(raw).hexdigest()}\n".encode())
-    return digest.hexdigest()
-
-
 def _grader(pyproject: bytes) -> Iterator[tuple[str, bytes]]:
     """The package: its modules, and the data files that `pip install` would take.
 

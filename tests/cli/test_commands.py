@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from grader import __version__
+from grader.cli.arguments import rewrite
+from grader.cli.main import app
 from grader.doctor import Finding, State
 
 GRADE = [sys.executable, "-c", "from grader.cli.main import main; main()"]
@@ -28,6 +34,41 @@ def test_help_names_every_command(grade) -> None:
         assert done.code == 0
         for command in ("run", "list", "hint", "doctor", "profile"):
             assert f"\n  {command} " in done.out
+
+
+def commands_below(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, found in getattr(command, "commands", {}).items():
+        if hasattr(found, "commands"):
+            yield from commands_below(found, (*words, name))
+        else:
+            yield (*words, name), found
+
+
+COMMANDS = dict(commands_below(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_of_every_command_shows_examples_that_parse(grade, words: tuple[str, ...]) -> None:
+    done = grade(*words, "--help")
+    assert done.code == 0
+    shown = done.out.partition("\n  Example")[2].splitlines()[1:]
+    assert shown
+    for line in shown:
+        typed = rewrite(shlex.split(line, comments=True)[1:], ["run", *(name for name, *_ in COMMANDS)], list)
+        assert tuple(typed[: len(words)]) == words, line
+        known = {option for parameter in COMMANDS[words].params for option in parameter.opts}
+        assert {word for word in typed if word.startswith("-") and len(word) > 1} <= known, line
+
+
+def test_help_groups_commands_and_cuts_no_sentence(grade) -> None:
+    out = grade("--help").out
+    headings = ["Work on a lab:", "Grade a class:", "Decide and compare grades:", "Show grades elsewhere:"]
+    assert [out.index(f"\n{heading}\n") for heading in headings] == sorted(
+        out.index(f"\n{heading}\n") for heading in headings
+    )
+    assert out.index("Grade a class:") < out.index("\n  batch ") < out.index("Decide and compare grades:")
+    assert "..." not in out.partition("Work on a lab:")[2]
+    assert "..." not in grade("profile", "--help").out.partition("Commands:")[2]
 
 
 def test_help_loads_nothing_heavy() -> None:

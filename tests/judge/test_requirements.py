@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from grader.course import Course, Lab
+from grader.errors import InfrastructureError
 from grader.judge import requirements
-from grader.judge.requirements import Machine, has_cuda_compiler
+from grader.judge.requirements import Machine, has_cuda_compiler, need_runtime
+
+
+def lab_of(runtime: str) -> Lab:
+    lab = Course.find().lab("lab06")
+    return lab.model_copy(update={"runtime": runtime})
 
 
 def machine_with(monkeypatch: pytest.MonkeyPatch, *, programs: tuple[str, ...], packages: tuple[str, ...]) -> None:
@@ -33,3 +40,30 @@ def test_cuda_compiler_is_nvrtc_with_its_bindings_or_nvcc(
     assert ("nvrtc" not in missing) is there
     if not there:
         assert "nvidia-cuda-nvrtc" in missing["nvrtc"]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "missing", "said"),
+    [
+        ("triton", {"torch", "triton"}, "lab06 needs torch and triton, which aren't installed here"),
+        ("triton", {"triton"}, "lab06 needs triton, which isn't installed here"),
+        ("torch", {"torch"}, "lab06 needs torch, which isn't installed here"),
+    ],
+)
+def test_need_runtime_without_its_libraries_names_them(
+    monkeypatch: pytest.MonkeyPatch, runtime: str, missing: set[str], said: str
+) -> None:
+    monkeypatch.setattr(requirements.importlib.util, "find_spec", lambda name: None if name in missing else name)
+    with pytest.raises(InfrastructureError, match=said) as caught:
+        need_runtime(lab_of(runtime))
+    assert "pip install" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "missing"), [("numpy", {"torch", "triton"}), ("torch", {"triton"}), ("triton", set())]
+)
+def test_need_runtime_with_its_libraries_is_silent(
+    monkeypatch: pytest.MonkeyPatch, runtime: str, missing: set[str]
+) -> None:
+    monkeypatch.setattr(requirements.importlib.util, "find_spec", lambda name: None if name in missing else name)
+    need_runtime(lab_of(runtime))
