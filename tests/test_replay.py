@@ -139,7 +139,7 @@ def made_by_hand(course: Course, tmp_path: Path) -> Report:
         submission=files,
         seed={"source": "random", "key_id": "0" * 16, "key": "ab" * 32},
         profile={"name": "cpu", "title": "CPU", "chosen_by": "course", "sha256": "0" * 64},
-        hashes=provenance.hashes(course, LAB_ID),
+        hashes=provenance.look(course).hashes(course, LAB_ID),
     )
 
 
