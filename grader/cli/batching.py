@@ -81,10 +81,12 @@ def _request(course: Course, words: BatchWords, look: Look, backend: BackendMake
 
     if not words.submissions.is_dir():
         raise UsageError(f"{words.submissions}: expected the folder with the class's submissions.")
-    if words.results.resolve().is_relative_to(words.submissions.resolve()):
+    inside, results = words.submissions.resolve(), words.results.resolve()
+    if results.is_relative_to(inside) or inside.is_relative_to(results):
+        # The results would be taken for a student, or the submissions for results.
         raise UsageError(
-            f"{words.results} lies in {words.submissions}, where it would be taken for a student.",
-            hint="Name a folder outside of the submissions.",
+            f"{words.results} and {words.submissions}: one lies in the other.",
+            hint="Name a folder for the results outside of the submissions.",
         )
     labs = _labs(course, words.labs)
     check_policy(course)

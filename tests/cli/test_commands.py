@@ -96,14 +96,6 @@ def test_guarded_stop_says_what_is_kept(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().err == "stopped: two rows are kept\n"
 
 
-def test_batch_into_its_own_submissions_is_refused(grade, course) -> None:
-    Path("class/ada").mkdir(parents=True)
-    done = grade("batch", "class", "-o", "class/results", "--labs", "lab06")
-    assert done.code == 2
-    assert "class/results lies in class, where it would be taken for a student" in done.err
-    assert not Path("class/results").exists()
-
-
 def test_version_is_the_packages(grade) -> None:
     done = grade("--version")
     assert (done.code, done.out) == (0, f"grade {__version__}\n")
