@@ -212,7 +212,7 @@ def _explain(item: object) -> str:
         return f"`{place}` is missing"
     found = item.get("input")
     shown = f", found {found!r}" if isinstance(found, (str, int, float, bool)) else ""
-    message = str(item["msg"]).removeprefix("Value error, ")
+    message = str(item["msg"]).removeprefix("Value error, ").replace("an instance of Decimal", "a number")
     return f"`{place}`: {message[0].lower() + message[1:]}{shown}"
 
 

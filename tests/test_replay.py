@@ -139,7 +139,7 @@ def made_by_hand(course: Course, tmp_path: Path) -> Report:
         submission=files,
         seed={"source": "random", "key_id": "0" * 16, "key": "ab" * 32},
         profile={"name": "cpu", "title": "CPU", "chosen_by": "course", "sha256": "0" * 64},
-        hashes=provenance.hashes(course, LAB_ID),
+        hashes=provenance.look(course).hashes(course, LAB_ID),
     )
 
 
@@ -175,7 +175,7 @@ def test_replay_command_says_what_changed_since(
     shown = capsys.readouterr()
     assert "long  the same" in shown.out
     assert "fail 0/35" in shown.out
-    assert "not as it was then" not in shown.err
+    assert "changed since that report" not in shown.err
     # The test is mended, and the course's own file has changed.
     hidden = course.assignment_dir(LAB_ID) / "test_hidden.py"
     hidden.write_text(hidden.read_text().replace("[100, 1000]", "[10, 20]"))
@@ -184,8 +184,8 @@ def test_replay_command_says_what_changed_since(
     shown = capsys.readouterr()
     assert "long  NOT the same" in shown.out
     assert "pass 35/35" in shown.out
-    assert "not as it was then: the provided given.py" in shown.err
-    assert "not as it was then: the lab's files" in shown.err
+    assert "changed since that report: the provided given.py" in shown.err
+    assert "changed since that report: the lab's files" in shown.err
     assert "0 of 1 as before, with the inputs of the key" in shown.err
     assert json.loads((tmp_path / "again.json").read_text())["selection"] == "long"
 

@@ -20,6 +20,7 @@ from grader.bench.plans import BenchPlan, Point, Setting, Shape, Sweep, plan_of
 from grader.bench.table import Row
 from grader.course import Course, Lab
 from grader.errors import UsageError
+from grader.judge.requirements import need_runtime
 from grader.judge.speed import environment
 from grader.judge.speed.decode import DecodeShape
 from grader.judge.speed.lock import device_lock
@@ -99,10 +100,11 @@ def bench(request: BenchRequest, tell: Tell) -> BenchResult:
 
     Raises:
         UsageError: the lab has no benchmark, no such device, the folder can't be written.
-        InfrastructureError: the isolation, the device's lock or a worker can't be had.
+        InfrastructureError: the isolation, the device's lock or a worker can't be had; torch or triton isn't installed.
     """
     lab = request.course.lab(request.lab_id)
     plan = plan_of(lab.short_id).only(request.only)
+    need_runtime(lab)
     target = choose_target(request.course, lab, request.device, request.profile)
     try:
         request.out.mkdir(parents=True, exist_ok=True)

@@ -62,9 +62,10 @@ def grade_class(words: BatchWords) -> int:
             request = _request(course, words, look, backend)
             with BatchView(sys.stderr, request.labs) as view:
                 summary = run_batch(request, view)
-    except KeyboardInterrupt:
-        say(f"stopped: what was graded is kept in {words.results}; the same command with --resume goes on")
-        raise
+    except KeyboardInterrupt as stopped:
+        raise KeyboardInterrupt(
+            f"what was graded is kept in {words.results}; the same command with --resume goes on"
+        ) from stopped
     if request.shard is None:
         from grader.cli.likeness import keep_similarity
 
@@ -80,6 +81,13 @@ def _request(course: Course, words: BatchWords, look: Look, backend: BackendMake
 
     if not words.submissions.is_dir():
         raise UsageError(f"{words.submissions}: expected the folder with the class's submissions.")
+    inside, results = words.submissions.resolve(), words.results.resolve()
+    if results.is_relative_to(inside) or inside.is_relative_to(results):
+        # The results would be taken for a student, or the submissions for results.
+        raise UsageError(
+            f"{words.results} and {words.submissions}: one lies in the other.",
+            hint="Name a folder for the results outside of the submissions.",
+        )
     labs = _labs(course, words.labs)
     check_policy(course)
     roster, text = _roster_of(course, words)

@@ -60,9 +60,10 @@ def bench_and_show(lab_name: str, options: BenchOptions, *, json_target: str | N
     )
     try:
         result = bench(request, say)
-    except KeyboardInterrupt:
-        say(f"the rows so far are in {shown(out / CSV_NAME)}; the same command with --resume adds what lacks")
-        raise
+    except KeyboardInterrupt as stopped:
+        raise KeyboardInterrupt(
+            f"the rows so far are in {shown(out / CSV_NAME)}; the same command with --resume adds what lacks"
+        ) from stopped
     replace_text(out / JSON_NAME, json.dumps(summary(request, result), indent=2, sort_keys=True) + "\n")
     if json_target is not None:
         emit(result.payload(), json_target)

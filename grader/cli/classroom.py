@@ -88,7 +88,7 @@ def _remark(row: Row) -> str:
     said += [f"{applied.check} by hand" for applied in row.overrides]
     if row.merged:
         said.append(f"{count(len(row.merged), 'check')} graded elsewhere")
-    return one_line("; ".join(filter(None, said)), max_characters=120)
+    return one_line("; ".join(part.rstrip(".") for part in said if part), max_characters=120)
 
 
 def merge_in(results: Path, paths: list[Path]) -> int:
@@ -148,6 +148,9 @@ def show_changes(old: Path, new: Path, *, json_target: str | None) -> int:
 def _sides(old: Path, new: Path) -> tuple[list[Row], list[Row]]:
     """The rows of both sides: two gradebooks, or two reports as gradebooks of one row."""
     course = Course.find()
+    for side in (old, new):
+        if not side.exists():
+            raise UsageError(f"{side}: there is no such file or folder.", hint="Check the path.")
     if old.is_dir() != new.is_dir():
         file, folder = (new, old) if old.is_dir() else (old, new)
         raise UsageError(

@@ -12,12 +12,12 @@ from grader.classroom.gradebook import span as late_span
 from grader.classroom.points import plain
 from grader.classroom.records import safe_name
 from grader.classroom.roster import Roster
+from grader.classroom.sources import read_source
 from grader.classroom.table import gradebook_csv
 from grader.cli.console import STDOUT, say
 from grader.cli.output import write_below, write_text
 from grader.course import Course, Lab
 from grader.errors import ExitCode, UsageError
-from grader.report import json as report_json
 from grader.report.exports.autolab import autolab
 from grader.report.exports.ctrf import ctrf
 from grader.report.exports.github import github, workflow
@@ -92,24 +92,10 @@ def _names(labs: Sequence[Lab]) -> str:
     return ", ".join(lab.short_id for lab in labs)
 
 
-def read_report(path: Path) -> Report:
-    """A report from `grade --json`.
-
-    Raises:
-        UsageError: it can't be read or is none; names the file.
-    """
-    try:
-        return report_json.loads(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}).") from error
-    except UsageError as error:
-        raise UsageError(f"{path}: {error.message}", hint="Name a report from `grade LAB --json`.") from error
-
-
 def _write_reports(format: str, paths: Sequence[Path], output: str) -> None:
     if format == "canvas":
         raise UsageError("Canvas takes a whole class, not reports.", hint="Name the -o folder of a batch.")
-    reports = [read_report(path) for path in paths]
+    reports = [read_source(path).report for path in paths]
     if format in MANY:
         text = MANY[format]([Named("", report) for report in reports])
     elif len(reports) == 1:

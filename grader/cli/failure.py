@@ -29,8 +29,9 @@ def guarded(action: Callable[[], int]) -> int:
     except GraderError as error:
         _explain(error.message, error.hint)
         return int(error.exit_code)
-    except KeyboardInterrupt:
-        say("stopped: nothing of this run was kept")
+    except KeyboardInterrupt as stopped:
+        # A command that keeps something says so in the exception.
+        say(f"stopped: {stopped}" if stopped.args else "stopped: nothing of this run was kept")
         return TERMINATED if asked_to_end() else INTERRUPTED
     except BrokenPipeError:
         # The reader (`| head`) has gone. The interpreter flushes stdout once more at exit, so it must lead somewhere.

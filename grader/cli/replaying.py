@@ -47,7 +47,7 @@ def show_replay(
     if json_target != STDOUT:
         _print(done)
     for difference in done.differs:
-        say(f"not as it was then: {one_line(difference)}")
+        say(f"changed since that report: {one_line(difference)}")
     if any(check.now.status is Status.ERROR for check in done.checks):
         return int(ExitCode.INFRASTRUCTURE)
     return int(ExitCode.OK if all(check.same for check in done.checks) else ExitCode.POINTS_LOST)

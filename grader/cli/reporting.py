@@ -8,8 +8,9 @@ from pathlib import Path
 from grader.classroom.book import Book, ClassFiles, open_book
 from grader.classroom.gradebook import Row
 from grader.classroom.records import safe_name
+from grader.classroom.sources import read_source
 from grader.cli.console import say
-from grader.cli.exporting import read_report, row_notes
+from grader.cli.exporting import row_notes
 from grader.cli.output import write_below
 from grader.course import Course
 from grader.errors import ExitCode
@@ -34,7 +35,7 @@ def write_pages(sources: Sequence[Path], output: Path, files: ClassFiles, *, ins
         book = open_book(sources[0], course, files)
         students = _class(book)
     else:
-        reports = [read_report(path) for path in sources]
+        reports = [read_source(path).report for path in sources]
         students = {_name(report): [(_section(report), shown_points(report.score.points))] for report in reports}
     profiles = _profiles(course, (section for found in students.values() for section, _ in found))
     rows = []

@@ -26,7 +26,8 @@ _ARGUMENTS = (
     "--import-mode=importlib",
     "--capture=no",
     "--assert=plain",
-    "--tb=short",
+    # Nobody reads the report of a failed test; the other styles parse the whole test file for each.
+    "--tb=native",
     "--strict-markers",
     "--json-report-file=none",
     *(f"-p{name}" for name in ("pytest_jsonreport.plugin",)),

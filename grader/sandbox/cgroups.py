@@ -173,12 +173,6 @@ class Group:
         except OSError:
             return 0
 
-    def used_bytes(self) -> int:
-        try:
-            return int(self._memory_file("memory.current", "memory.usage_in_bytes").read_text())
-        except OSError:
-            return 0
-
     def reset_peak(self) -> bool:
         """Start the peak anew; False where the kernel can't (version 2: writing resets only the writer's own view)."""
         if self.version == 2:

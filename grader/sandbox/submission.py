@@ -444,7 +444,8 @@ class Submission:
         """A running worker of that mode with the module imported."""
         mode = self._modes.setdefault(mode_name, self._new_mode(mode_name))
         if module in mode.failed:
-            raise mode.failed[module]
+            # Every raise would add its frames, and what they hold, to those of all before.
+            raise mode.failed[module].with_traceback(None)
         if mode.client is None or mode.client.closed:
             mode.client, mode.loaded = self._start(mode), set()
         self._last = mode.client

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .wire import ITEM_SIZES, Bytes, Leaf, WireError, numpy_dtype
+from .wire import ITEM_SIZES, Bytes, Leaf, numpy_dtype
 
 ARRAY_GUARD_BYTES = 4096
 FRESH_SLOTS = 64
@@ -37,10 +37,6 @@ _INTEGER_PREFIXES = ("int", "uint", "bool")
 
 class ContractError(Exception):
     """The submission broke the rules of a call; the message says how, for its author."""
-
-
-class LayoutError(WireError):
-    """The judge asked for a layout that can't be built."""
 
 
 def fill_byte(dtype: str) -> int:

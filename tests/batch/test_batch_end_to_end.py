@@ -78,6 +78,15 @@ def test_batch_resume_keeps_results_and_grades_what_changed(course: Course, tmp_
     assert finals(tmp_path / "results") == {"ada": "100", "bob": "100"}
 
 
+def test_batch_results_among_the_submissions_are_refused(course: Course, tmp_path: Path) -> None:
+    (tmp_path / "class" / "ada").mkdir(parents=True)
+    for results in ("class/results", "class", "."):
+        done = run_grade(course, tmp_path / "tmp", "batch", tmp_path / "class", "-o", tmp_path / results)
+        assert done.returncode == ExitCode.USAGE
+        assert "one lies in the other" in done.stderr
+    assert [path.name for path in (tmp_path / "class").iterdir()] == ["ada"]
+
+
 def test_batch_keeps_the_roster_that_was_named_for_later_commands(course: Course, tmp_path: Path) -> None:
     (tmp_path / "class" / "77").mkdir(parents=True)
     roster = tmp_path / "who.csv"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from grader.bench import plans, table
 from grader.bench.plans import Setting, plan_of
 from grader.bench.plot import draw
 from grader.cli.main import invoke
-from grader.errors import ExitCode, UsageError
+from grader.errors import ExitCode, InfrastructureError, UsageError
 from grader.judge.benchmark_table import FORWARD, Columns, judge_benchmark, judge_plot
 from grader.judge.decode.benchmark import DECODE, judge_decode_benchmark
 from grader.judge.speed.decode import DecodeShape
@@ -175,6 +176,16 @@ def test_bench_of_a_lab_without_one_says_which_have(capsys: pytest.CaptureFixtur
     with pytest.raises(UsageError, match="lab02 has no benchmark") as caught:
         invoke(["bench", "lab02"])
     assert "lab06, lab07, lab08" in caught.value.hint
+
+
+def test_bench_without_triton_says_so_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "triton" else found(name, *rest)
+    )
+    with pytest.raises(InfrastructureError, match="lab06 needs triton, which isn't installed here"):
+        invoke(["bench", "lab06", "--device", "cpu", "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
 
 
 def test_read_refuses_another_kind_of_table(tmp_path: Path) -> None:

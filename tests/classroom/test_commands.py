@@ -273,4 +273,4 @@ def test_diff_of_a_file_and_a_folder_is_refused(tmp_path: Path, capsys: pytest.C
     assert grade("diff", root, file) == 2
     assert "report.json is a file" in capsys.readouterr().err
     assert grade("diff", file, tmp_path / "none.json") == 2
-    assert "none.json: cannot be read" in capsys.readouterr().err
+    assert "none.json: there is no such file" in capsys.readouterr().err

@@ -51,6 +51,7 @@ def test_read_overrides_lab_may_be_left_out_where_the_check_says_it(tmp_path: Pa
             "override 1: no student 'adda' in the roster or the results. Did you",
         ),
         (ENTRY.replace("forward", "trafic"), "override 1: lab06 has no check 'trafic'. Did you mean 'traffic'?"),
+        (ENTRY.replace("12.5", '"7"'), "`overrides.0.points`: input should be a number, found '7'"),
         (ENTRY.replace("lab06", "lab07"), "override 1: no lab 'lab07' in this course"),
         (NO_LAB.replace("forward", "traffic"), "may be of lab02, lab06. Add `lab"),
         (

@@ -18,6 +18,7 @@ import typer
 
 from grader import __version__
 from grader.cli.arguments import rewrite
+from grader.cli.failure import guarded
 from grader.cli.main import app
 from grader.doctor import Finding, State
 
@@ -81,6 +82,18 @@ def test_help_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_guarded_stop_says_what_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    def stopped() -> int:
+        raise KeyboardInterrupt("two rows are kept")
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert guarded(stopped) == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err == "stopped: two rows are kept\n"
 
 
 def test_version_is_the_packages(grade) -> None:

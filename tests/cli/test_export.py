@@ -34,6 +34,16 @@ def report(tmp_path: Path) -> Path:
     return path
 
 
+def test_export_record_of_a_batch_is_its_report(grade, course, tmp_path: Path) -> None:
+    record = graded("ada")
+    assert record.report is not None
+    path = ResultsFolder(tmp_path / "one").write(record)
+    Path("alone.json").write_text(report_json.dumps(record.report), encoding="utf-8")
+    done = grade("export", "gradescope", str(path))
+    assert done.code == 0
+    assert done.out == grade("export", "gradescope", "alone.json").out
+
+
 @pytest.mark.parametrize("format", ["gradescope", "github", "ctrf", "junit", "autolab", "csv"])
 def test_export_report_goes_to_stdout_or_a_file(grade, course, report: Path, format: str) -> None:
     done = grade("export", format, str(report))

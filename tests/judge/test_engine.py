@@ -261,7 +261,8 @@ def test_run_checks_progress_agrees_with_results(course: Course) -> None:
         ('from grader.judge import check\n@check("smal")\ndef test_a(): pass\n', "names check 'smal', which lab.toml"),
         ('from grader.judge import check\n@check("long")\ndef test_a(): pass\n', "decides the hidden check 'long'"),
         ("import no_such_module\n", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
-        ("def broken(:\n", "cannot be loaded"),
+        ("def broken(:\n", "cannot be loaded: SyntaxError: invalid syntax"),
+        ("x = 1 / 0\n", "cannot be loaded: ZeroDivisionError: division by zero"),
     ],
 )
 def test_run_checks_misused_marker_or_broken_file_is_course_error(tmp_path: Path, public: str, message: str) -> None:

@@ -174,6 +174,18 @@ def test_import_that_ends_or_hangs_is_remembered(tmp_path: Path, source: str, fa
         assert time.monotonic() - started < 0.9  # no second wait for the limit
 
 
+def test_import_that_fails_is_told_again_without_the_frames_of_the_calls_before(tmp_path: Path) -> None:
+    def frames_of_a_call() -> int:
+        with pytest.raises(ImportFailed) as caught:
+            found.call("f")
+        return len(caught.traceback)
+
+    with small_submission(tmp_path, "def f(:\n") as found:
+        frames_of_a_call()
+        # Each test's report takes time by the frame: with hundreds of calls it would take a minute.
+        assert [frames_of_a_call() for _ in range(5)] == [frames_of_a_call()] * 5
+
+
 def test_import_missing_file_names_what_is_there(tmp_path: Path) -> None:
     with (
         small_submission(tmp_path, "", files={"awnser.py": ""}) as found,
