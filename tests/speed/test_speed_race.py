@@ -20,6 +20,9 @@ from grader.profiles import HardwareProfile, load_profile
 from grader.sandbox.failures import ContractViolated, ImportFailed, SubmissionRaised
 from grader.sandbox.submission import Submission
 
+BY_THE_CLOCK = pytest.mark.slow
+"""What a time decides, a busy machine's neighbours decide too: such races are left out of the default run. The verdicts
+themselves are held to simulated clocks in `test_speed_verdict.py`."""
 pytestmark = pytest.mark.xdist_group("races")
 ROOT = Course.find(Path(__file__)).root
 SIZE = 64
@@ -42,6 +45,7 @@ def yours(folder: Path, source: str) -> Submission:
     return made(folder, {"answer.py": source})
 
 
+@BY_THE_CLOCK
 def test_race_of_an_honest_product_tells_times_ratio_and_outside_view(track: Track, tmp_path: Path) -> None:
     with yours(tmp_path, MATMUL) as submission:
         ran = track.race(Contestant("yours", submission))
@@ -54,6 +58,7 @@ def test_race_of_an_honest_product_tells_times_ratio_and_outside_view(track: Tra
     assert (ran.label, ran.attempts, ran.fraction) == ("64 x 64", 1, None)
 
 
+@BY_THE_CLOCK
 def test_race_of_a_product_done_eight_times_is_slower(track: Track, tmp_path: Path) -> None:
     slow = "def product(a, b):\n    for _ in range(8):\n        c = a @ b\n    return c\n"
     with yours(tmp_path, slow) as submission:
@@ -144,6 +149,7 @@ def test_race_faster_than_physics_is_suspect(tmp_path: Path) -> None:
     assert "memory and arithmetic alone" in ran.reason
 
 
+@BY_THE_CLOCK
 def test_race_goes_on_while_a_threshold_lies_inside_the_interval(base: Submission, tmp_path: Path) -> None:
     edges = tuple(np.geomspace(0.001, 1000, 8000).tolist())
     rules = replace(QUICK, rounds=4, retries=2)
