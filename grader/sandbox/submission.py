@@ -38,8 +38,8 @@ TIME = "time"
 CAPTURE_PREFIX = "capture:"
 MAX_ARTIFACT_BYTES = 64 << 20
 POISON = {"MALLOC_PERTURB_": "1", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
-"""malloc hands out bytes of 0xFE, NaN in float16 and huge in every other float type; without its cache of a thread, whose
-blocks come as they were freed."""
+"""malloc hands out bytes of 0xFE, NaN in float16 and huge in every other float type; without its cache of a thread,
+whose blocks come as they were freed."""
 HELD_BYTES = 4 << 20
 """What earlier calls may have left resident in a worker whose memory is measured: the lists of NumPy and malloc, code
 that ran for the first time. Far below the slack that the view from outside has anyway."""
