@@ -137,13 +137,22 @@ def check_forward(result: object, case: AttentionCase, device: str, function: st
     Raises:
         ContractViolated: naming the part, what was found and what is expected.
     """
+    shape = (case.batch, case.q_heads, case.q_len, int(case.v.shape[3]))
+    return check_pair(result, case.dtype, shape, device, function)
+
+
+def check_pair(result: object, dtype: str, shape: tuple[int, ...], device: str, function: str) -> tuple[Tensor, Tensor]:
+    """`result` as O of that dtype and shape (…, head_dim), and a float32 LSE of the rows' shape.
+
+    Raises:
+        ContractViolated: naming the part, what was found and what is expected.
+    """
     if not (isinstance(result, (tuple, list)) and len(result) == 2):
         found = f"{len(result)} values" if isinstance(result, (tuple, list)) else type(result).__name__
         raise ContractViolated(f"{function} returned {found}; expected the two tensors (o, lse).")
     o, lse = result
-    wanted_lse = (case.batch, case.q_heads, case.q_len)
-    check_tensor(o, f"{function}: o", case.dtype, (*wanted_lse, int(case.v.shape[3])), device)
-    check_tensor(lse, f"{function}: lse", "float32", wanted_lse, device)
+    check_tensor(o, f"{function}: o", dtype, shape, device)
+    check_tensor(lse, f"{function}: lse", "float32", shape[:-1], device)
     return o, lse
 
 

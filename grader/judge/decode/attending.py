@@ -16,7 +16,6 @@ from grader.judge.decode.diagnosis import Sequence
 from grader.judge.kernel_work import call_kernel
 from grader.judge.precision import Array
 from grader.report.model import Diagnosis
-from grader.sandbox.failures import ContractViolated
 from grader.sandbox.wire import Tensor
 
 FUNCTION = "paged_decode"
@@ -49,13 +48,7 @@ def check_decode(result: object, case: DecodeCase, device: str, function: str = 
     Raises:
         ContractViolated: naming the part, what was found and what is expected.
     """
-    if not (isinstance(result, (tuple, list)) and len(result) == 2):
-        found = f"{len(result)} values" if isinstance(result, (tuple, list)) else type(result).__name__
-        raise ContractViolated(f"{function} returned {found}; expected the two tensors (o, lse).")
-    heads = (case.batch, case.q_heads)
-    attention.check_tensor(result[0], f"{function}: o", case.dtype, (*heads, case.head_dim), device)
-    attention.check_tensor(result[1], f"{function}: lse", "float32", heads, device)
-    return result[0], result[1]
+    return attention.check_pair(result, case.dtype, (case.batch, case.q_heads, case.head_dim), device, function)
 
 
 def judge_decode(judge: Judging, case: DecodeCase, o: Tensor | Array, lse: Tensor | Array, *, label: str = "") -> None:
