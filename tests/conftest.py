@@ -17,6 +17,20 @@ settings.load_profile("repeatable")
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+LONGEST_VALUE_IN_AN_ID = 60
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name a case by its argument's name where its value makes no good name: bytes, and long or unprintable text.
+
+    Two processes that share out the tests must find the same names, and an archive's bytes hold the time of day.
+    """
+    if isinstance(val, bytes) or (
+        isinstance(val, str) and (len(val) > LONGEST_VALUE_IN_AN_ID or not val.isascii() or not val.isprintable())
+    ):
+        return argname
+    return None
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
