@@ -23,115 +23,35 @@ import statistics
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
+from typing import Any
 
 from benchmarks import side_by_side
-from grader.baselines import Absent, find, open_baseline
-from grader.course import Course
-from grader.judge.speed.model import Contestant, Race, Rules
-from grader.judge.speed.oracles import AttentionShape
+from benchmarks.race_bench import BASELINE, LAB, ROOT, Bench
+from grader.judge.speed.model import Contestant, Race
 from grader.judge.speed.race import Track, WrongOutput
-from grader.judge.speed.workloads import attention, long_enough
 from grader.mutants import load_variants, materialise
-from grader.profiles import HardwareProfile, detect, load_profile, match_profile
+from grader.profiles import detect
 from grader.report.model import CheckResult, Kind
 from grader.sandbox.failures import WorkerFailure
-from grader.sandbox.levels import Isolation, choose_isolation
-from grader.sandbox.stage import stage
-from grader.sandbox.submission import Submission
 from grader.session import GradeRequest, grade
 
-ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).parent / "results" / "speed_h200.json"
 EXPLOITS = ROOT / "tests" / "exploits" / "speed"
-LAB = "lab06"
 GRADED = ("lab06", "lab07", "lab08")
-FUNCTION = "flash_attention_forward"
-BASELINE = "sdpa_flash"
 PASS_BAND = 0.6
 """Of lab06's ratio: an exploit that ends below it has earned nothing."""
 MOST_CV = 0.005
 WORKERS = 5
 """Fresh workers that the repeats are spread over."""
 OTHERS = ("sdpa_cudnn", "sdpa_math", "flash_attn", "flash_attn_cute")
-REHEARSAL = Rules(
-    window_s=0.001, rounds=2, cross_every=1, warmup=1, retries=0, alone=1, verified=1, checked=8, max_spread=math.inf
-)
 VERSIONS = ("torch", "triton", "numpy", "nvidia-cudnn-cu13", "flash-attn", "flash-attn-4")
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Bench:
-    """This machine and what is raced on it."""
-
-    course: Course
-    isolation: Isolation
-    device: Literal["cpu", "cuda"]
-    profile: HardwareProfile | None
-    rules: Rules
-    shape: AttentionShape
-
-    @classmethod
-    def here(cls, device: Literal["cpu", "cuda"] = "cuda") -> Bench:
-        """Raises SystemExit: there's no GPU, or no profile of it."""
-        course = Course.find(ROOT)
-        if device == "cpu":
-            tiny = AttentionShape(1, 2, 2, 64, 64, 32, "float32")
-            return cls(course, choose_isolation(), device, load_profile(ROOT, "cpu"), REHEARSAL, tiny)
-        gpu = detect().gpu
-        if gpu is None:
-            raise SystemExit(f"No GPU here: {detect().reason}.")
-        profile = match_profile(ROOT, gpu)
-        if profile is None:
-            raise SystemExit(f"No profile of {gpu.name}: run `grade profile calibrate` first.")
-        shape = long_enough(AttentionShape(4, 16, 16, 4096, 4096, 64, "bfloat16"), profile)
-        return cls(course, choose_isolation(), device, profile, Rules(), shape)
-
-    @contextmanager
-    def submission(self, folder: Path) -> Iterator[Submission]:
-        """A folder of lab06's, staged."""
-        lab = self.course.lab(LAB)
-        with (
-            stage(folder, lab, self.course.starter_dir(lab.id)) as staged,
-            Submission(staged, lab, self.isolation, self.device, self.profile) as opened,
-        ):
-            yield opened
-
-    @property
-    def solutions(self) -> Path:
-        return self.course.solution_dir(self.course.lab(LAB).id)
-
-    @contextmanager
-    def peer(self, name: str, *, trusted: bool) -> Iterator[Contestant]:
-        """A baseline as a contestant.
-
-        Raises:
-            LookupError: it's absent; says why.
-        """
-        found = find(name, "forward", self.device, dtype=self.shape.dtype)
-        if isinstance(found, Absent):
-            raise LookupError(found.reason)
-        with open_baseline(found, self.isolation, self.device) as opened:
-            yield Contestant(name, opened, found.function("forward"), found.module, trusted=trusted)
-
-    @contextmanager
-    def track(self) -> Iterator[Track]:
-        """SDPA flash's worker, open for races at the shape. On a CPU its floor is no GPU's, so there's none."""
-        workload = attention(self.shape, function=FUNCTION)
-        rng = np.random.default_rng()
-        with self.peer(BASELINE, trusted=True) as theirs:
-            profile = self.profile if self.device == "cuda" else None
-            with Track(theirs, workload, theirs.submission, profile=profile, rng=rng, rules=self.rules) as track:
-                yield track
 
 
 def told(race: Race) -> Json:
@@ -191,14 +111,19 @@ def part_grade(bench: Bench, keep: Keep, repeats: int, *, lab_name: str) -> Json
 def part_grades(bench: Bench, keep: Keep, repeats: int) -> Json:
     """The references of all labs: their other checks at the same time, then one timed check after the other."""
     gpu = detect().gpu
-    command = [f"--device={bench.device}"]
+    labs: Json = {name: part for name, part in keep.before.get("labs", {}).items() if part.get("done")}
+    left = [name for name in GRADED if name not in labs]
     with tempfile.TemporaryDirectory() as scratch:
-        files = {name: Path(scratch) / f"{name}.json" for name in GRADED}
-        jobs = {name: [*command, f"--part=grade-{name}", f"--output={files[name]}"] for name in GRADED}
-        side_by_side.run(jobs, gpu.uuid if gpu is not None else bench.device, say)
-        labs = {name: json.loads(file.read_text())["parts"] if file.exists() else {} for name, file in files.items()}
-    found = {name: parts.get(f"grade-{name}", {"unmet": ["no result"]}) for name, parts in labs.items()}
-    return {"labs": found, "unmet": [f"{name}, {what}" for name, part in found.items() for what in part["unmet"]]}
+        files = {name: Path(scratch) / f"{name}.json" for name in left}
+        jobs = {name: [f"--device={bench.device}", f"--part=grade-{name}", f"--output={files[name]}"] for name in left}
+        try:
+            side_by_side.run(jobs, gpu.uuid if gpu is not None else bench.device, say)
+        finally:
+            for name, file in files.items():
+                parts = json.loads(file.read_text())["parts"] if file.exists() else {}
+                labs[name] = parts.get(f"grade-{name}", {"unmet": ["no result"]})
+            keep({"labs": labs})
+    return {"labs": labs, "unmet": [f"{name}, {what}" for name, part in labs.items() for what in part["unmet"]]}
 
 
 def repeated(bench: Bench, ours: Callable[[ExitStack], Contestant], keep: Keep, repeats: int) -> Json:
