@@ -196,7 +196,7 @@ def _with_seed_of_before(request: BatchRequest) -> Options:
 
 def _write_batch_file(request: BatchRequest, options: Options, conditions: dict[str, Conditions]) -> None:
     file = BatchFile(
-        submissions=str(request.submissions),
+        submissions=str(request.submissions.resolve()),
         shard=str(request.shard) if request.shard is not None else None,
         seed=options.seeds.record(),
         time_limit_s=options.time_limit_s,

@@ -130,11 +130,12 @@ def _change(course_dir: Path, name: str, edit: Edit) -> Path:
 def _write(path: Path, document: Any) -> None:
     """Put a document in place, if it is a profile."""
     text = _toml().dumps(document)
+    table = _toml().parse(text).unwrap()
     try:
-        HardwareProfile.model_validate(_toml().parse(text).unwrap())
+        HardwareProfile.model_validate(table)
     except ValidationError as error:
         raise InfrastructureError(
-            f"{path} was left as it was: what would be written isn't a profile: {explain_validation(error)}.",
+            f"{path} was left as it was: what would be written isn't a profile: {explain_validation(error, table)}.",
             hint="Report this as a bug.",
         ) from error
     try:

@@ -26,6 +26,7 @@ from grader.errors import InfrastructureError, UsageError
 from grader.files import TEMPORARY_PREFIX, replace_text
 from grader.report import json as report_json
 from grader.report.model import Frozen, Report, Status
+from grader.report.places import first_fault
 
 Outcome = Literal["graded", "refused", "missing", "infrastructure"]
 
@@ -150,9 +151,7 @@ def loads(text: str | bytes) -> Record:
     try:
         return Record.model_validate({**table, "report": parsed})
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the object"
-        raise UsageError(f"Not a record of this version: `{place}`: {first['msg']}.") from error
+        raise UsageError(f"Not a record of this version: {first_fault(error, table, 'the object')}.") from error
 
 
 class ResultsFolder:

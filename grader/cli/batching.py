@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grader.classroom.book import ROSTER_FILE, ClassFiles, check_policy, open_book
+from grader.classroom.book import ROSTER_FILE, Book, ClassFiles, check_files, open_book
 from grader.classroom.roster import Roster, parse_roster, read_roster, roster_text
 from grader.cli.batch_view import BatchView
+from grader.cli.books import tell_warnings
 from grader.cli.console import say
 from grader.course import Course
 from grader.errors import ExitCode, InfrastructureError, UsageError
@@ -57,9 +58,16 @@ def grade_class(words: BatchWords) -> int:
     from grader.batch.run import run_batch
 
     course = Course.find()
+    book: Book | None = None
+
+    def finish(folder: ResultsFolder) -> None:
+        nonlocal book
+        book = open_book(folder.root, course, ClassFiles(roster=words.roster), lenient=True)
+        book.write()
+
     try:
         with _machines(course, words) as (look, backend):
-            request = _request(course, words, look, backend)
+            request = _request(course, words, look, backend, finish)
             with BatchView(sys.stderr, request.labs) as view:
                 summary = run_batch(request, view)
     except KeyboardInterrupt as stopped:
@@ -69,18 +77,26 @@ def grade_class(words: BatchWords) -> int:
     if request.shard is None:
         from grader.cli.likeness import keep_similarity
 
-        keep_similarity(course, request.labs, words.submissions, words.results, request.roster)
+        keep_similarity(course, request.labs, [words.submissions], words.results, request.roster)
+    if book is not None:
+        tell_warnings(book)
     return _tell(summary, words)
 
 
-def _request(course: Course, words: BatchWords, look: Look, backend: BackendMaker) -> BatchRequest:
+def _request(
+    course: Course,
+    words: BatchWords,
+    look: Look,
+    backend: BackendMaker,
+    finish: Callable[[ResultsFolder], None],
+) -> BatchRequest:
     from grader.batch.conditions import Options
+    from grader.batch.intake.folder import check_submissions
     from grader.batch.jobs import Shard
     from grader.batch.run import BatchRequest
     from grader.judge.seeds import Seeds
 
-    if not words.submissions.is_dir():
-        raise UsageError(f"{words.submissions}: expected the folder with the class's submissions.")
+    check_submissions(words.submissions)
     inside, results = words.submissions.resolve(), words.results.resolve()
     if results.is_relative_to(inside) or inside.is_relative_to(results):
         # The results would be taken for a student, or the submissions for results.
@@ -89,7 +105,7 @@ def _request(course: Course, words: BatchWords, look: Look, backend: BackendMake
             hint="Name a folder for the results outside of the submissions.",
         )
     labs = _labs(course, words.labs)
-    check_policy(course)
+    check_files(words.results, course)
     roster, text = _roster_of(course, words)
     seeds = Seeds.replay(words.seed) if words.seed is not None else Seeds.from_environment()
     # The work folder can't be among what is protected: each worker's own stage lies in it.
@@ -107,9 +123,6 @@ def _request(course: Course, words: BatchWords, look: Look, backend: BackendMake
         patience=words.patience,
         protect=tuple(str(path.resolve()) for path in protect),
     )
-
-    def finish(folder: ResultsFolder) -> None:
-        open_book(folder.root, course, ClassFiles(roster=words.roster)).write()
 
     return BatchRequest(
         course=course,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
+from grader.batch.merge import Merged
 from grader.batch.run import WORK_DIR
 from grader.classroom.book import ROSTER_FILE
 from grader.classroom.records import ResultsFolder
@@ -51,7 +53,7 @@ def show_similar(options: SimilarOptions) -> int:
     submissions, out = _places(options)
     with tempfile.TemporaryDirectory(prefix="grade-similar-") as work:
         found = compare_class(
-            submissions,
+            [submissions],
             course,
             labs,
             Path(work),
@@ -72,8 +74,19 @@ def show_similar(options: SimilarOptions) -> int:
     return int(ExitCode.OK)
 
 
+def keep_similarity_of_parts(course: Course, merged: Merged, results: Path, roster: Roster | None) -> None:
+    """Write the similarity report of merged results, or say what it lacks and how it can be had."""
+    known = [lab for lab in merged.labs if lab in course.lab_ids()]
+    if merged.missing or not merged.submissions:
+        for why in merged.missing:
+            say(f"no similarity report: {why}")
+        say(f"  for one, run `grade similar SUBMISSIONS -o {shlex.quote(str(results))}` where the submissions are")
+    elif known:
+        keep_similarity(course, known, merged.submissions, results, roster)
+
+
 def keep_similarity(
-    course: Course, lab_ids: Sequence[str], submissions: Path, results: Path, roster: Roster | None
+    course: Course, lab_ids: Sequence[str], submissions: Sequence[Path], results: Path, roster: Roster | None
 ) -> None:
     """Write the similarity report of a batch into its results; what keeps it from being made costs no grade.
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from grader.batch.intake.archives import MAX_PACKED_BYTES, archive_suffix, starts_like_an_archive
+from grader.batch.intake.folder import check_submissions
 from grader.batch.intake.layouts import Package, packages
 from grader.batch.intake.locate import locate
 from grader.batch.intake.model import Found, RefusedError
@@ -41,6 +42,7 @@ def find_submissions(
     Raises:
         UsageError: `root` isn't there or can't be read. InfrastructureError: `work` can't be written.
     """
+    check_submissions(root)
     try:
         root = root.resolve(strict=True)
         found = list(packages(root, [lab.number for lab in labs]))
