@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from grader.course import explain_validation
 from grader.errors import InfrastructureError, UsageError
 from grader.files import replace_text
+from grader.machine import unwritable
 from grader.profiles import HardwareProfile, load_profile, profiles_dir
 
 Edit = Callable[[Any], None]
@@ -44,9 +45,7 @@ def check_writable(course_dir: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise UsageError(
-            f"{folder} can't be written ({error.strerror}).", hint="Use a copy of the course that you may change."
-        ) from error
+        raise unwritable(str(folder), error, hint="Use a copy of the course that you may change.") from error
 
 
 def create_profile(course_dir: Path, table: Mapping[str, Any]) -> Path:
@@ -141,4 +140,4 @@ def _write(path: Path, document: Any) -> None:
     try:
         replace_text(path, text)
     except OSError as error:
-        raise UsageError(f"{path} can't be written ({error.strerror}).", hint="Check its permissions.") from error
+        raise unwritable(str(path), error, hint="Check its permissions.") from error

@@ -17,6 +17,7 @@ from grader.cli.books import tell_warnings
 from grader.cli.console import say
 from grader.course import Course
 from grader.errors import ExitCode, InfrastructureError, UsageError
+from grader.machine import MachineError
 from grader.report.text import count, one_line
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class BatchWords:
 
 
 def grade_class(words: BatchWords) -> int:
-    """Grade, show, and answer the exit code: 0 when every submission has a row.
+    """Grade, show, and answer the exit code: 0 when every submission has a result, 3 when the machine failed some.
 
     Raises:
         GraderError: whatever kept the batch from beginning, or from writing its results.
@@ -70,17 +71,20 @@ def grade_class(words: BatchWords) -> int:
             request = _request(course, words, look, backend, finish)
             with BatchView(sys.stderr, request.labs) as view:
                 summary = run_batch(request, view)
+        if book is not None:
+            tell_warnings(book)
+        code = _tell(summary, words)
+        if request.shard is None:
+            from grader.cli.likeness import keep_similarity
+
+            keep_similarity(course, request.labs, [words.submissions], words.results, request.roster)
+        return code
+    except MachineError as error:
+        raise MachineError(error.message, hint=f"{error.hint} {_kept(words.results)}") from error
     except KeyboardInterrupt as stopped:
         raise KeyboardInterrupt(
             f"what was graded is kept in {words.results}; the same command with --resume goes on"
         ) from stopped
-    if request.shard is None:
-        from grader.cli.likeness import keep_similarity
-
-        keep_similarity(course, request.labs, [words.submissions], words.results, request.roster)
-    if book is not None:
-        tell_warnings(book)
-    return _tell(summary, words)
 
 
 def _request(
@@ -195,23 +199,31 @@ def _devices(words: BatchWords) -> tuple[str, ...]:
     return devices
 
 
+def _kept(results: Path) -> str:
+    """What a stopped batch leaves, and how it goes on; empty where it hadn't begun."""
+    if not (results / "records").is_dir():
+        return ""
+    return f"What was graded is kept in {results}; the same command with --resume goes on."
+
+
 def _tell(summary: Summary, words: BatchWords) -> int:
     parts = [
         f"{summary.graded} graded",
         *([f"{summary.kept} kept from before"] if summary.kept else []),
         *([f"{summary.refused} refused"] if summary.refused else []),
         *([f"{summary.failed} not graded by a fault of the machine"] if summary.failed else []),
+        *([f"{summary.doubtful} with undecided checks by such a fault"] if summary.doubtful else []),
     ]
     say(f"{count(summary.total, 'submission')}: {', '.join(parts)}")
     for failure in summary.failures[:SHOWN_FAILURES]:
-        say(f"  {one_line(failure)}")
+        say(f"  {one_line(failure, max_characters=400)}")
     if len(summary.failures) > SHOWN_FAILURES:
         say(f"  and {len(summary.failures) - SHOWN_FAILURES} more")
-    if summary.failed:
+    if summary.failures:
         say("  these lose no points; the same command with --resume tries them again")
     say(f"gradebook: {words.results / 'gradebook.csv'}")
     if summary.rows < summary.total:
         raise InfrastructureError(
             f"{summary.total - summary.rows} submissions have no row.", hint="Report this as a bug."
         )
-    return int(ExitCode.OK)
+    return int(ExitCode.INFRASTRUCTURE if summary.failures else ExitCode.OK)

@@ -24,6 +24,7 @@ from grader.cli.console import console, say
 from grader.course import Course, Lab
 from grader.errors import ExitCode, UsageError
 from grader.files import replace_text
+from grader.machine import unwritable
 from grader.report.text import count, one_line
 from grader.similar import PAGE_FILE, compare_class, files_of
 
@@ -66,7 +67,7 @@ def show_similar(options: SimilarOptions) -> int:
         for name, text in files_of(found).items():
             replace_text(out / name, text)
     except OSError as error:
-        raise UsageError(f"{out}: cannot be written ({error.strerror}).", hint="Name a folder with -o.") from error
+        raise unwritable(str(out), error, hint="Name a folder with -o.") from error
     if any(similarity.pairs for similarity in found):
         console(sys.stdout).print(_table(found))
     told = sum(len(similarity.pairs) + similarity.more for similarity in found)

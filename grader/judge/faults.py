@@ -18,6 +18,7 @@ from grader.errors import GraderError
 from grader.judge.outcomes import TestOutcome
 from grader.judge.plan import PUBLIC_FILE, RESTORE
 from grader.judge.recorder import Verdict
+from grader.machine import MachineError, of_this_machine
 from grader.report.model import Status
 from grader.sandbox.failures import Crashed, ImportFailed, OutOfMemory, SubmissionRaised, TimedOut, WorkerFailure
 
@@ -160,6 +161,9 @@ def _grader_fault(error: BaseException, context: Context) -> TestOutcome:
     fault_id = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:6]
     context.log(f"fault {fault_id}\n{text}")
     # Only errors written for a reader are shown: others may hold expected values in their text.
+    machine = of_this_machine(error) if isinstance(error, OSError) else error
+    if isinstance(machine, MachineError):
+        return TestOutcome(Status.ERROR, f"This machine's fault, not yours: {machine}", phase="judge")
     shown = isinstance(error, GraderError) and not context.spec.hidden
     told = str(error) if shown else f"{type(error).__name__} in the judge."
     place = "" if context.spec.hidden or isinstance(error, GraderError) else _in_test_file(error)

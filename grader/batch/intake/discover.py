@@ -17,13 +17,14 @@ from grader.batch.intake.layouts import Package, packages
 from grader.batch.intake.locate import locate
 from grader.batch.intake.model import Found, RefusedError
 from grader.batch.intake.nothing import nothing_here
-from grader.batch.intake.source import Place, Tree, blame_the_machine, opened, walk
+from grader.batch.intake.source import Place, Tree, opened, walk
 from grader.batch.intake.take import take
 from grader.batch.intake.unpack import Unpacker
 from grader.classroom.records import printable_id
 from grader.classroom.roster import Roster, Student
 from grader.course import Course, Lab
 from grader.errors import GraderError, UsageError
+from grader.machine import blame_the_machine
 from grader.sandbox.tree import shown
 
 MAX_NOTES = 40
