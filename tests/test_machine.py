@@ -243,7 +243,7 @@ def test_command_at_the_limit_of_a_files_size_ends_with_3_and_leaves_no_half_fil
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == ExitCode.INFRASTRUCTURE, done.stderr
     assert "A file reached the largest size allowed" in done.stderr

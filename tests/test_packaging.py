@@ -28,7 +28,7 @@ def test_package_data_names_every_file_that_is_no_module() -> None:
 def test_python_m_grader_is_the_command() -> None:
     done = [
         subprocess.run(
-            [sys.executable, *words, "lab99x", "--device", "cpu"], capture_output=True, text=True, timeout=60
+            [sys.executable, *words, "lab99x", "--device", "cpu"], capture_output=True, text=True, timeout=300
         )
         for words in (["-m", "grader"], ["-c", "from grader.cli.main import main; main()"])
     ]

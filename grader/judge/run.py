@@ -33,6 +33,8 @@ _ARGUMENTS = (
     "--json-report-file=none",
     *(f"-p{name}" for name in ("pytest_jsonreport.plugin",)),
     *(f"-pno:{name}" for name in ("cacheprovider", "doctest", "faulthandler", "junitxml", "logging", "warnings")),
+    # It searches the whole process for garbage several times at the end, to warn of what nobody reads.
+    "-pno:unraisableexception",
 )
 
 
