@@ -15,10 +15,11 @@ import grader
 
 PACKAGE = Path(grader.__file__).resolve().parent
 
-LEAVES = {"errors", "grading", "course", "report"}
+LEAVES = {"errors", "machine", "grading", "course", "report"}
 MAY_IMPORT = {
     "errors": set(),
     "files": set(),
+    "machine": {"errors"},
     "report": {"errors"},
     "grading": {"errors"},
     "course": {"errors", "report", "grading"},
@@ -35,7 +36,7 @@ MAY_IMPORT = {
     "sandbox": LEAVES | {"profiles", "worker"},
     "kernels": LEAVES | {"profiles", "worker", "sandbox"},
     "baselines": LEAVES | {"profiles", "sandbox"},
-    "judge": LEAVES | {"profiles", "worker", "sandbox", "kernels", "baselines"},
+    "judge": LEAVES | {"files", "profiles", "worker", "sandbox", "kernels", "baselines"},
     "calibration": LEAVES | {"files", "profiles", "provenance", "target", "sandbox", "judge", "session"},
     "bench": LEAVES | {"files", "profiles", "provenance", "target", "sandbox", "baselines", "judge"},
     "session": LEAVES | {"profiles", "provenance", "target", "sandbox", "judge"},

@@ -10,6 +10,7 @@ sandboxes end with the child that made them, and what is orphaned on the way is 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -165,7 +166,8 @@ def _grade_and_exit(spec: JobSpec, made_by: Provenance, pipe: int) -> None:
 
 def _log(text: str) -> None:
     """To stderr, which the starter leads into the batch's log."""
-    os.write(2, text.rstrip().encode(errors="replace") + b"\n")
+    with contextlib.suppress(OSError):  # A full disk costs lines of the log, never a grade.
+        os.write(2, text.rstrip().encode(errors="replace") + b"\n")
 
 
 def main() -> None:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 PUBLIC_FILE = "test_public.py"
 HIDDEN_FILE = "test_hidden.py"
 
+RESTORE = "Restore the file: it's the course's, no part of an answer."
+"""What to do about a test file that can't be used; in a student's copy it was changed by accident."""
+
 Progress = Callable[[str, CheckResult | None], None]
 """Called with (check id, None) when a check starts and (check id, its result) when it ends."""
 

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from pytest_jsonreport.plugin import JSONReport
 
+from grader.course import CheckSpec
 from grader.errors import CourseError
 from grader.judge import fixtures
 from grader.judge.outcomes import TestOutcome, combine, result
-from grader.judge.plan import HIDDEN_FILE, PUBLIC_FILE, Plan
+from grader.judge.plan import HIDDEN_FILE, PUBLIC_FILE, RESTORE, Plan
 from grader.judge.plugin import EnginePlugin
 from grader.report.model import CheckResult, Status
 
@@ -63,12 +64,16 @@ def run_checks(plan: Plan) -> list[CheckResult]:
 
 
 def _test_files(plan: Plan) -> list[Path]:
-    names = {HIDDEN_FILE if plan.lab.checks[check_id].hidden else PUBLIC_FILE for check_id in plan.expected}
+    names = {_file_of(plan.lab.checks[check_id]) for check_id in plan.expected}
     files = [plan.tests_dir / name for name in sorted(names)]
     for file in files:
         if not file.is_file():
-            raise CourseError(f"{file}: missing, but lab.toml has checks for it.", hint="Restore the file.")
+            raise CourseError(f"{file}: missing, but lab.toml has checks for it.", hint=RESTORE)
     return files
+
+
+def _file_of(spec: CheckSpec) -> str:
+    return HIDDEN_FILE if spec.hidden else PUBLIC_FILE
 
 
 def _run_pytest(plan: Plan, files: list[Path]) -> tuple[EnginePlugin, Mapping[str, Any] | None, int]:
@@ -141,8 +146,9 @@ def reconcile(
         nodes = planned.get(check_id, [])
         doubts = [doubt for node in nodes if (doubt := _doubt(check_id, tests.get(node, []), outcomes.get(node)))]
         if not nodes:
-            doubts = ["no test is bound to it"]
-        if doubts:
+            message = f"{plan.tests_dir / _file_of(spec)}: no test is bound to this check. {RESTORE}"
+            results[check_id] = result(check_id, spec, TestOutcome(Status.ERROR, message, phase="judge"))
+        elif doubts:
             plan.log(f"{check_id}: {doubts}")
             message = (
                 f"Grader fault, not yours: this check has no sure result: {doubts[0]} (pytest ended with {exit_code})."

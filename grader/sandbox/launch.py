@@ -21,6 +21,7 @@ from typing import Literal
 
 from grader.course import Limits
 from grader.errors import InfrastructureError
+from grader.machine import blame_the_machine
 from grader.sandbox import bubblewrap, cgroups, environment, landlock, limits, processes, rundir, seccomp, uids
 from grader.sandbox.environment import (
     CPU_TOPOLOGY,
@@ -71,9 +72,22 @@ class LaunchSpec:
 
 def _worker_package(target: Path, extra: tuple[Path, ...]) -> Path:
     """Copy the worker's modules to `target`/grader_worker, readable by any uid whatever the checkout's modes."""
-    package = target / WORKER_PACKAGE
-    if package.exists():
+    if target.exists():
         return target
+    fresh = target.with_name(f"{target.name}.new")
+    try:
+        _copy_worker(fresh, extra)
+        fresh.rename(target)
+    except OSError as error:
+        # Half a package would fail later, and look like the submission's fault.
+        shutil.rmtree(fresh, ignore_errors=True)
+        blame_the_machine(error)
+        raise
+    return target
+
+
+def _copy_worker(target: Path, extra: tuple[Path, ...]) -> None:
+    package = target / WORKER_PACKAGE
     package.mkdir(parents=True)
     for folder in (WORKER_SOURCE, WORKER_SOURCE / "__pycache__"):
         into = package if folder == WORKER_SOURCE else package / "__pycache__"
@@ -86,7 +100,6 @@ def _worker_package(target: Path, extra: tuple[Path, ...]) -> Path:
     for path in extra:
         shutil.copy2(path, package / path.name)
     target.chmod(0o755)
-    return target
 
 
 def _etc_files(folder: Path, uid: int) -> Path:
@@ -164,6 +177,7 @@ class _Plan:
                     run=rundir.run_id(),
                 )
             except OSError as error:
+                blame_the_machine(error)
                 raise InfrastructureError(
                     f"A control group for a worker can't be made any more: {error}.", hint="Try again."
                 ) from error

@@ -95,17 +95,31 @@ def test_batch_keeps_the_roster_that_was_named_for_later_commands(course: Course
     roster.write_text("student,folder\nada,77\nben,78\n")
     results = tmp_path / "results"
     results.mkdir()
-    (results / "overrides.toml").write_text("format_version = 1\n")
+    entry = '[[overrides]]\nstudent = "zed"\ncheck = "small"\npoints = 1\nreason = "r"\ndate = 2026-03-10\n'
+    (results / "overrides.toml").write_text(f"format_version = 1\n{entry}")
     tmp = tmp_path / "tmp"
     done = run_grade(course, tmp, "batch", tmp_path / "class", "-o", results, "--roster", roster, "--jobs", "1")
     assert done.returncode == ExitCode.OK, done.stderr
+    assert "overrides.toml: `overrides` entry 1 (student 'zed'): no effect: no student 'zed'" in done.stderr
     rows = table(results)
     assert [(row["student"], row["status"]) for row in rows] == [("ada", "refused"), ("ben", "missing")]
     roster.unlink()
+    (results / "overrides.toml").unlink()
     (results / "gradebook.csv").unlink()
     assert run_grade(course, tmp, "gradebook", results).returncode == ExitCode.OK
     assert table(results) == rows
     assert (results / "roster.csv").stat().st_mode & 0o777 == 0o600
+
+
+def test_batch_wrong_overrides_are_told_before_anything_is_graded(course: Course, tmp_path: Path) -> None:
+    submissions = write_class(tmp_path / "class", {"ada": ANSWERS["ada"]})
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "overrides.toml").write_text('format_version = 1\n[[overrides]]\nstudent = "ada"\n')
+    done = run_grade(course, tmp_path / "tmp", "batch", submissions, "-o", results)
+    assert done.returncode == ExitCode.USAGE
+    assert "`points` of `overrides` entry 1 (student 'ada') is missing" in done.stderr
+    assert [path.name for path in results.iterdir()] == ["overrides.toml"]
 
 
 @pytest.fixture(scope="module")
