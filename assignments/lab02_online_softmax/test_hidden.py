@@ -72,7 +72,7 @@ def test_masked_input_raises_no_warning(submission: Submission, judge: Judge) ->
     q = judge.rng().standard_normal((9, 4))
     empty = states.empty_state(3, 2, x.dtype)
     streams.call_quietly(submission, judge, "softmax", x)
-    streams.call_quietly(submission, judge, "online_softmax_stats", submission.host(stream, ("next_block",)))
+    streams.call_quietly(submission, judge, "online_softmax_stats", submission.host(stream, stream.METHODS))
     streams.call_quietly(submission, judge, "merge", empty, empty)
     streams.call_quietly(submission, judge, "blockwise_attention", q, q[:5], q[:5], 2, causal=True)
 
@@ -100,7 +100,7 @@ def test_half_precision_attention_does_not_saturate(submission: Submission, judg
 def test_stream_is_not_gathered(submission: Submission, judge: Judge) -> None:
     """A long stream; what the call allocates at its peak stays that of a few blocks."""
     long = streams.LongStream.draw(judge)
-    stream = submission.host(streams.BlockStream(long.blocks), ("next_block",))
+    stream = submission.host(streams.BlockStream(long.blocks), streams.BlockStream.METHODS)
     measured = submission.measured_call("online_softmax_stats", stream)
     truth = long.statistics()
     streams.judge_stats(judge, long.blocks, measured.value, "online_softmax_stats, a long stream", truth=truth)
@@ -262,7 +262,7 @@ def test_exact_statistics_do_not_depend_on_the_blocking(submission: Submission, 
 def test_exact_stream_is_not_gathered(submission: Submission, judge: Judge) -> None:
     """Exactness must not be bought with memory."""
     long = streams.LongStream.draw(judge)
-    stream = submission.host(streams.BlockStream(long.blocks), ("next_block",))
+    stream = submission.host(streams.BlockStream(long.blocks), streams.BlockStream.METHODS)
     measured = submission.measured_call("exact_softmax_stats", stream)
     exact.stats_pair(judge, measured.value, len(long.wide), "exact_softmax_stats")
     streams.judge_peak(judge, measured.peak_bytes, "exact_softmax_stats")

@@ -365,7 +365,8 @@ class Submission:
     def host(self, target: object, methods: tuple[str, ...], attributes: tuple[str, ...] = ()) -> Hosted:
         """Offer an object of the judge's as an argument: its methods are called here, its attributes are copied.
 
-        With a method `next_block` the submission can iterate over it; None ends the iteration.
+        With a method `next_block` the submission can iterate over it; None ends the iteration. With `next_blocks` it
+        can too: that answers a list of the next few, which cross together, and an empty one at the end.
         """
         return Hosted(target, methods, attributes)
 

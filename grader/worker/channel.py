@@ -49,7 +49,8 @@ SPIN_S = 100e-6
 """How long to look for an answer before sleeping: the round trip of a hosted object is shorter than a wake-up."""
 BUSY_VARIABLE = "GRADE_BUSY"
 """Set in a worker whose core others wait for: it sleeps at once."""
-SEND_CHUNK_BYTES = 1 << 20
+MAX_PIECES = 32
+"""Buffers that are sent without a copy; a system call takes a bounded number of pieces."""
 
 REQUIRED_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 PREFIX = struct.Struct("<4sI")
@@ -184,25 +185,23 @@ class Channel:
                     "Return numbers in an array"
                 )
             head = PREFIX.pack(MAGIC, len(header)) + header
-            if memfd is not None:
-                self._send_all(head, deadline, memfd)
-            elif total <= MAX_INLINE_BYTES:
-                self._send_all(head + _joined(buffers, spans, total), deadline, None)
-            else:
-                self._send_all(head, deadline, None)
-                self._send_all(_joined(buffers, spans, total), deadline, None)
+            inline = [] if memfd is not None else _pieces(buffers, spans, total)
+            self._send_all([head, *inline], deadline, memfd)
         finally:
             if memfd is not None:
                 _close(memfd)
 
-    def _send_all(self, data: bytes | bytearray, deadline: float | None, descriptor: int | None) -> None:
-        view = memoryview(data)
-        while view:
+    def _send_all(
+        self, pieces: list[bytes | bytearray | Bytes], deadline: float | None, descriptor: int | None
+    ) -> None:
+        """Send the pieces one after the other, the descriptor with the first."""
+        views = [memoryview(piece) for piece in pieces]  # type: ignore[arg-type]
+        while views:
             ancillary = []
             if descriptor is not None:
                 ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
             try:
-                sent = self._sendmsg([view[:SEND_CHUNK_BYTES]], ancillary)
+                sent = self._sendmsg(views, ancillary)
             except BlockingIOError:
                 self._wait(self._writable, deadline, "the peer doesn't read")
                 continue
@@ -211,7 +210,10 @@ class Channel:
                     raise ClosedError("the peer closed the connection") from error
                 raise
             descriptor = None
-            view = view[sent:]
+            while views and sent >= len(views[0]):
+                sent -= len(views.pop(0))
+            if sent:
+                views[0] = views[0][sent:]
 
     # Receiving
 
@@ -320,6 +322,21 @@ def _layout(buffers: list[Bytes]) -> tuple[list[list[int]], int]:
         spans.append([start, buffer.size])
         end = start + buffer.size
     return spans, end
+
+
+def _pieces(buffers: list[Bytes], spans: list[list[int]], total: int) -> list[bytes | bytearray | Bytes]:
+    """The aligned block in pieces: the buffers themselves and what lies between them, or a copy where they are many."""
+    if len(buffers) > MAX_PIECES:
+        return [_joined(buffers, spans, total)]
+    pieces: list[bytes | bytearray | Bytes] = []
+    end = 0
+    for buffer, (offset, size) in zip(buffers, spans, strict=True):
+        if offset > end:
+            pieces.append(bytes(offset - end))
+        if size:
+            pieces.append(buffer)
+        end = offset + size
+    return pieces
 
 
 def _joined(buffers: list[Bytes], spans: list[list[int]], total: int) -> bytearray:

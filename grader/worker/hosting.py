@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +10,8 @@ from .wire import HostRef
 
 STREAM_METHOD = "next_block"
 """A hosted object with this method is an iterator: it answers None when it has no more."""
+BATCH_METHOD = "next_blocks"
+"""With this one too: it answers a list of the next few, an empty one when it has no more."""
 
 Ask = Callable[[int, str, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -26,9 +29,9 @@ def make_stub(ref: HostRef, ask: Ask) -> Any:
     members: dict[str, Any] = dict(ref.attributes)
     for method in ref.methods:
         members[method] = _method(ref, method, ask)
-    if STREAM_METHOD in ref.methods:
+    if BATCH_METHOD in ref.methods or STREAM_METHOD in ref.methods:
         members["__iter__"] = _itself
-        members["__next__"] = _next
+        members["__next__"] = _next_of_several() if BATCH_METHOD in ref.methods else _next
     members["__slots__"] = ()
     members["__module__"] = "judge"
     return type(ref.name, (), members)()
@@ -55,3 +58,16 @@ def _next(self: Any) -> Any:
     if block is None:
         raise StopIteration
     return block
+
+
+def _next_of_several() -> Callable[[Any], Any]:
+    waiting: deque[Any] = deque()
+
+    def advance(self: Any) -> Any:
+        if not waiting:
+            waiting.extend(getattr(self, BATCH_METHOD)())
+        if not waiting:
+            raise StopIteration
+        return waiting.popleft()
+
+    return advance

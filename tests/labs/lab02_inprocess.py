@@ -31,15 +31,16 @@ LAB = COURSE.lab(LAB_ID)
 class _Stub:
     def __init__(self, stream: Any) -> None:
         self._stream = stream
+        self._waiting: list[Any] = []
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        block = self._stream.next_block()
-        if block is None:
+        self._waiting = self._waiting or self._stream.next_blocks()
+        if not self._waiting:
             raise StopIteration
-        return block.copy()
+        return self._waiting.pop(0).copy()
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class InProcess:
         return Measured(value, peak)
 
     def host(self, stream: Any, methods: tuple[str, ...]) -> _Stub:
-        assert methods == ("next_block",)
+        assert methods == ("next_blocks",)
         return _Stub(stream)
 
     def read_file(self, name: str) -> bytes | None:

@@ -205,3 +205,52 @@ def test_inspect_png_tells_blank_from_noise() -> None:
 def test_inspect_png_of_a_broken_file_says_why(data: bytes, message: str) -> None:
     with pytest.raises(PngError, match=message):
         inspect_png(data)
+
+
+STREAMS = {
+    "single columns": (np.zeros((6, 67)), (1,), [16, 16, 16, 16, 2, 1]),
+    "by bytes": (np.zeros((8, 1001)), (50,), [2] * 10 + [1]),
+    "large": (np.zeros((1024, 192)), (64,), [1, 1, 1]),
+    "two": (np.zeros((2, 2)), (1,), [1, 1]),
+    "one": (np.zeros((2, 2)), (2,), [1]),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_block_stream_small_blocks_cross_together_and_the_last_alone(name: str) -> None:
+    x, widths, expected = STREAMS[name]
+    blocks = streams.cut(x, widths)
+    stream = streams.BlockStream(blocks)
+    crossed: list[np.ndarray] = []
+    sizes = []
+    while batch := stream.next_blocks():
+        sizes.append(len(batch))
+        crossed += batch
+        assert stream.taken == len(crossed)
+        assert len(batch) == 1 or sum(block.nbytes for block in batch) <= streams.BYTES_AT_ONCE
+    assert sizes == expected
+    assert [id(block) for block in crossed] == [id(block) for block in blocks]
+    assert stream.next_blocks() == []
+
+
+class Stopping:
+    """Takes the first message of a stream and answers what is right for the whole."""
+
+    def host(self, stream: streams.BlockStream, methods: tuple[str, ...]) -> streams.BlockStream:
+        return stream
+
+    def call(self, function: str, stream: streams.BlockStream) -> str:
+        stream.next_blocks()
+        return "right"
+
+
+def test_run_stream_that_ends_before_the_last_block_fails() -> None:
+    judge = JudgeThatRaises()
+    with pytest.raises(AssertionError, match="stopped before the last of the 2 blocks"):
+        streams.run_stream(Stopping(), judge, "f", [np.zeros((1, 1))] * 2)  # type: ignore[arg-type]
+    assert streams.run_stream(Stopping(), judge, "f", [np.zeros((1, 1))]) == "right"  # type: ignore[arg-type]
+
+
+class JudgeThatRaises:
+    def fail(self, message: str) -> None:
+        raise AssertionError(message)

@@ -79,6 +79,7 @@ def silent(x):
     with np.errstate(all="ignore"): return np.log(x)
 def total(blocks): return sum(float(b.sum()) for b in blocks)
 def gather(blocks): return float(np.concatenate([b for b in blocks]).sum())
+def listed(blocks): return np.concatenate(list(blocks))
 def twice(blocks): return total(blocks), total(blocks)
 def misuse(blocks): return blocks.rewind()
 def misuse_arguments(blocks): return blocks.next_block(1, 2, 3)
@@ -288,6 +289,24 @@ def test_host_stream_is_iterated_and_counted(submission: Submission) -> None:
     blocks = submission.host(Stream(10), ("next_block",))
     assert submission.call("total", blocks) == 40.0
     assert blocks.calls["next_block"] == 11
+
+
+class Batches:
+    """Ten numbers, in lists of four."""
+
+    def __init__(self) -> None:
+        self._left = [np.full(1, float(number)) for number in range(10)]
+
+    def next_blocks(self) -> list[np.ndarray[Any, Any]]:
+        taken, self._left = self._left[:4], self._left[4:]
+        return taken
+
+
+def test_host_stream_of_several_blocks_a_message_is_iterated_in_order(submission: Submission) -> None:
+    blocks = submission.host(Batches(), ("next_blocks",))
+    assert np.array_equal(submission.call("listed", blocks), np.arange(10.0))
+    assert blocks.calls["next_blocks"] == 4
+    assert submission.call("twice", submission.host(Batches(), ("next_blocks",))) == (45.0, 0.0)
 
 
 def test_host_stream_read_twice_is_empty_the_second_time(submission: Submission) -> None:

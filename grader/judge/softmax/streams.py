@@ -31,32 +31,48 @@ if TYPE_CHECKING:
 
 SENTINELS = (-1e4, -3e4, -65504.0, -1e5, -1e6, -1e9, -1e10, -1e20, -1e30, float(np.finfo(np.float32).min))
 
+BLOCKS_AT_ONCE = 16
+BYTES_AT_ONCE = 1 << 13
+"""Small blocks cross together, up to so many: a message costs more than they do."""
+
 
 class BlockStream:
-    """A stream that the judge hosts: the worker iterates over it, and blocks cross one at a time, each once.
+    """A stream that the judge hosts: the worker iterates over it, and each block crosses once.
 
     Attributes:
-        taken: blocks handed out so far.
+        taken: blocks that have crossed so far.
     """
+
+    METHODS = ("next_blocks",)
 
     def __init__(self, blocks: Sequence[Array]) -> None:
         self._blocks = blocks
         self.taken = 0
 
-    def next_block(self) -> Array | None:
-        """The next block, None after the last."""
-        if self.taken == len(self._blocks):
-            return None
-        self.taken += 1
-        return self._blocks[self.taken - 1]
+    def next_blocks(self) -> list[Array]:
+        """The next block, or several small ones; nothing after the last.
+
+        The last crosses by itself, so `taken` tells who stopped before it.
+        """
+        last = len(self._blocks) - 1
+        stop = min(self.taken + 1, last + 1)
+        size = sum(block.nbytes for block in self._blocks[self.taken : stop])
+        while stop < min(last, self.taken + BLOCKS_AT_ONCE):
+            size += self._blocks[stop].nbytes
+            if size > BYTES_AT_ONCE:
+                break
+            stop += 1
+        crossing = list(self._blocks[self.taken : stop])
+        self.taken = stop
+        return crossing
 
 
 def run_stream(submission: Submission, judge: Judge, function: str, blocks: Sequence[Array]) -> object:
     """What `function` returns for a hosted stream of `blocks`; fails the check when it left blocks behind."""
     stream = BlockStream(blocks)
-    result = submission.call(function, submission.host(stream, ("next_block",)))
+    result = submission.call(function, submission.host(stream, stream.METHODS))
     if stream.taken < len(blocks):
-        judge.fail(f"{function} stopped after {stream.taken} of {len(blocks)} blocks of its stream.")
+        judge.fail(f"{function} stopped before the last of the {len(blocks)} blocks of its stream.")
     return result
 
 
