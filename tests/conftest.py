@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,15 @@ settings.register_profile(
 settings.load_profile("repeatable")
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# Whoever runs the tests may have a terminal of any width and kind, or a course of their own; so may a CI.
+OF_THE_CALLERS_TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+OF_THE_CALLERS_COURSE = ("GRADE_COURSE", "GRADE_SECRET", "GRADE_SECRET_FILE", "GRADE_LOG")
+for name in (*OF_THE_CALLERS_TERMINAL, *OF_THE_CALLERS_COURSE, "PYTHONIOENCODING", "PYTHONWARNINGS"):
+    os.environ.pop(name, None)
+os.environ["TERM"] = "xterm-256color"
+# A worker has a user id of its own, which reads what a test lays out.
+os.umask(0o022)
 
 LONGEST_VALUE_IN_AN_ID = 60
 
@@ -71,9 +81,12 @@ def browser() -> Iterator[Any]:
 
     with playwright.sync_playwright() as driver:
         # Root in a container has no user namespace to give to Chromium's own sandbox, and /dev/shm is small there; the
-        # pages are ours.
+        # pages are ours. The address of its socket, in the temporary folder, has at most 107 bytes.
         found = driver.chromium.launch(
-            executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"], timeout=WAIT_MS
+            executable_path=program,
+            args=["--no-sandbox", "--disable-dev-shm-usage"],
+            env={**os.environ, "TMPDIR": "/tmp"},
+            timeout=WAIT_MS,
         )
         yield found
         found.close()

@@ -40,7 +40,7 @@ def isolation(request: pytest.FixtureRequest, accounting: str, monkeypatch: pyte
 def test_memory_beyond_the_limit_ends_as_oom_or_memory_error(isolation: Isolation) -> None:
     with start(isolation, limits=SMALL) as worker:
         answer = run(worker, "blocks = [b'x' * (64 << 20) for _ in range(800)]")
-        assert answer.startswith("MemoryError") or (answer == "" and worker.exit_reason(5).kind == "oom")
+        assert answer.startswith("MemoryError") or (answer == "" and worker.exit_reason(60).kind == "oom")
         worker.kill()
         assert answer or worker.exit_reason().kind == "oom"
 
@@ -48,7 +48,7 @@ def test_memory_beyond_the_limit_ends_as_oom_or_memory_error(isolation: Isolatio
 def test_memory_of_50_gb_at_once_is_refused(isolation: Isolation) -> None:
     with start(isolation, limits=SMALL) as worker:
         answer = run(worker, "block = bytearray(50 << 30)\nblock[::4096] = b'x' * len(block[::4096])")
-        assert answer.startswith("MemoryError") or worker.exit_reason(5).kind == "oom"
+        assert answer.startswith("MemoryError") or worker.exit_reason(60).kind == "oom"
 
 
 def test_memory_within_the_limit_is_granted(isolation: Isolation) -> None:
@@ -69,9 +69,9 @@ def test_memory_of_forked_children_counts(isolation: Isolation) -> None:
     for _ in range(8):
         if os.fork() == 0:
             block = b'x' * (60 << 20)
-            time.sleep(30)
+            time.sleep(100)
             os._exit(0)
-    time.sleep(30)
+    time.sleep(100)
     """
     with start(isolation, limits=SMALL) as worker:
         send(worker, text)
@@ -79,7 +79,7 @@ def test_memory_of_forked_children_counts(isolation: Isolation) -> None:
         def broken() -> bool:
             return worker.exit_reason(0).kind == "oom" or (worker._group is not None and worker._group.oom_kills() > 0)
 
-        assert wait_until(broken, 15)
+        assert wait_until(broken)
 
 
 def test_memory_in_memfds_counts(isolation: Isolation) -> None:
@@ -89,11 +89,11 @@ def test_memory_in_memfds_counts(isolation: Isolation) -> None:
     for _ in range(40):
         fds.append(os.memfd_create('x'))
         for _ in range(3): os.write(fds[-1], b'x' * (16 << 20))
-    import time; time.sleep(10)
+    import time; time.sleep(60)
     """
     with start(isolation, limits=SMALL) as worker:
         assert run(worker, text) == ""
-        assert worker.exit_reason(5).kind == "oom"
+        assert worker.exit_reason(60).kind == "oom"
 
 
 def test_memfd_larger_than_the_file_limit_is_refused(isolation: Isolation) -> None:
@@ -118,7 +118,7 @@ def test_scratch_beyond_the_limit_is_ended(level: str, monkeypatch: pytest.Monke
     import time
     for i in range(20):
         with open(f'{i}', 'wb') as file: file.write(b'x' * (8 << 20))
-    time.sleep(10)
+    time.sleep(60)
     """
     with start(isolation_at(level, monkeypatch), limits=SMALL) as worker:
         assert run(worker, text) == ""
@@ -137,7 +137,7 @@ def test_fork_bomb_stops_at_the_limit_and_leaves_nothing(isolation: Isolation) -
                 time.sleep(60)
                 os._exit(0)
             count += 1
-        time.sleep(8)  # until the judge has looked, where it samples
+        time.sleep(60)  # until the judge has looked, where it samples
     except OSError:
         pass
     result = count

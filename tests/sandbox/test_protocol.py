@@ -304,3 +304,15 @@ def test_message_with_half_a_surrogate_pair_fits_a_file(tmp_path: Path) -> None:
     with submission(tmp_path, source) as found, pytest.raises(SubmissionRaised) as caught:
         found.call("f")
     assert caught.value.message.encode().endswith(b"ValueError: ?text")
+
+
+def test_long_report_of_a_fault_is_cut_at_its_beginning(tmp_path: Path) -> None:
+    """The last lines of a traceback name the error."""
+    source = TOOLS + (
+        "def f():\n"
+        "    text = 'x' * 3900 + 'KeyError: 17'\n"
+        "    write(frame('fault', request_id(), {'~': 'dict', 'k': ['message'], 'v': [text]}))\n"
+        "    time.sleep(60)\n"
+    )
+    with small_submission(tmp_path, source) as submission, pytest.raises(ContractViolated, match="KeyError: 17"):
+        submission.call("f")
