@@ -6,9 +6,9 @@ Parts joined by ``+``, in any order, each at most once:
 ``none``               every key; stands alone
 ``causal``             row i sees keys j <= p, where p = i + seq_k - seq_q (bottom-right aligned, as in every lab)
 ``window:L,R``         keys p - L <= j <= p + R, both ends included; -1 is unbounded on that side
-``global:G``           beside a window: the first G keys are seen by every row, and rows with p < G see every key
+``global:G``           beside a window: every row sees the first G keys, and rows 0 <= p < G see every key
 ``documents:a,b,…``    seq_q = seq_k = a + b + …; a row sees the keys of its own document
-``blocks:SIZE:h/h/…``  block-sparse: a hexadecimal number a block of SIZE rows; its bit j says that keys j·SIZE … are seen
+``blocks:SIZE:h/h/…``  block-sparse: a hexadecimal number a block of SIZE rows; bit j opens the j-th block of keys
 =====================  ==============================================================================================
 
 ``causal`` narrows whatever stands beside it, also what `global` opens. `documents` and `blocks` go with `causal` only.
@@ -124,7 +124,7 @@ class Mask:
             if right >= 0:
                 seen &= keys <= place + right
         if self.global_tokens:
-            seen |= (keys < self.global_tokens) | (place < self.global_tokens)
+            seen |= (keys < self.global_tokens) | ((place >= 0) & (place < self.global_tokens))
         if self.documents:
             owner = np.repeat(np.arange(len(self.documents)), self.documents)
             seen &= owner[rows][..., None] == owner
@@ -164,7 +164,7 @@ class Mask:
         first, last = np.zeros(seq_q, dtype=np.int64), np.full(seq_q, seq_k, dtype=np.int64)
         if self.window is not None:
             left, right = self.window
-            everywhere = place < self.global_tokens
+            everywhere = (place >= 0) & (place < self.global_tokens)
             if left >= 0:
                 first = np.where(everywhere, 0, np.clip(place - left, 0, seq_k))
             if right >= 0:

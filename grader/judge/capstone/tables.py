@@ -25,7 +25,8 @@ errors (option C): one line a timed shape, the error of sampled rows against flo
 benchmark.png is what `plot.py`'s ``figure(rows)`` draws of the table (rows: a list of dicts, column → text, as
 csv.DictReader gives them; it returns a matplotlib Figure), saved with the table's hash in its metadata::
 
-    figure.savefig("benchmark.png", metadata={"Source": f"benchmark.csv sha256:{hashlib.sha256(csv_bytes).hexdigest()}"})
+    digest = hashlib.sha256(csv_bytes).hexdigest()
+    figure.savefig("benchmark.png", metadata={"Source": f"benchmark.csv sha256:{digest}"})
 """
 
 from __future__ import annotations
