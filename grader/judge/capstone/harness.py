@@ -31,11 +31,12 @@ FAMILIES = ("normal", "position", "far-below")
 AUDITED_ROWS = 64
 CPU_SCORES = 1 << 18
 """Scores of one shape that a kernel may have where it runs in Triton's interpreter."""
+_EMULATED = "twice what emulated kernels of that dtype are off by on the same inputs, and 1 ulp of the largest value"
 WHY = {
-    "attention": "twice what emulated kernels of that dtype are off by on the same inputs, and 1 ulp of the largest value",
-    "decode": "as attention's, and what rounding the turned q may move",
-    "audit": "what emulated kernels of that dtype are off by on the same inputs, with the margin of a right kernel",
-    "upstream": "twice what emulated kernels of that dtype are off by on the same inputs, and 1 ulp of the largest value",
+    "attention": _EMULATED,
+    "upstream": _EMULATED,
+    "decode": f"{_EMULATED}; and what rounding the turned q may move",
+    "audit": f"{_EMULATED}; with rotary or FP8, a multiple of what an emulated kernel of that kind is off by",
 }
 STAGED = Path(__file__).parent / "staged"
 BOUNDARY = Path("starter") / "lab05_repo_anatomy" / "boundary.py"
