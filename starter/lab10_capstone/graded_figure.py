@@ -6,6 +6,7 @@ Nothing here decides a grade. `thumbnail` runs in a worker of its own, without y
 from __future__ import annotations
 
 import io
+import itertools
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,8 @@ def _figure(rows: list[dict[str, str]]) -> Any:
     import matplotlib as mpl
 
     mpl.use("Agg")
-    from matplotlib.figure import Figure
-
     import plot
+    from matplotlib.figure import Figure
 
     figure = plot.figure(rows)
     if not isinstance(figure, Figure):
@@ -28,7 +28,7 @@ def _figure(rows: list[dict[str, str]]) -> Any:
 
 
 def drawn(rows: list[dict[str, str]]) -> dict[str, Any]:
-    """Every coordinate of the lines, points and bars in the figure, in data coordinates, and the number of its words."""
+    """Every coordinate of the figure's lines, points and bars, in data coordinates; how many words its axes have."""
     figure = _figure(rows)
     figure.canvas.draw()
     values: list[float] = []
@@ -62,6 +62,5 @@ def thumbnail(png: np.ndarray, cells: int) -> np.ndarray:
     colours = pixels[..., : 1 if pixels.shape[-1] <= 2 else 3]
     dark = (1.0 - colours.mean(axis=-1)) * alpha[..., 0]
     rows, columns = (np.linspace(0, size, cells + 1).astype(int) for size in dark.shape)
-    return np.array(
-        [[dark[a:b, c:d].mean() for c, d in zip(columns, columns[1:])] for a, b in zip(rows, rows[1:])]  # noqa: B905
-    )
+    across = list(itertools.pairwise(columns))
+    return np.array([[dark[a:b, c:d].mean() for c, d in across] for a, b in itertools.pairwise(rows)])

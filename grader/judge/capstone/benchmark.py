@@ -283,7 +283,7 @@ def require_possible(
             if line.figures["median_ms"] * 1e3 < cpu_call_us:
                 raise BenchmarkError(
                     "benchmark-impossible",
-                    f"{line.place}: a call in {line.figures['median_ms'] * 1e3:.3g} us; Python needs longer to make it.",
+                    f"{line.place}: a call in {line.figures['median_ms'] * 1e3:.3g} us; Python needs longer for one.",
                 )
             continue
         peak, bandwidth = _limits(line, profiles, cpu_tflops, cpu_gbs)
