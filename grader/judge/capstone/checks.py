@@ -228,8 +228,8 @@ def judge_patch_focus(judge: Judge, submission: Submission) -> None:
     told, touched = set(capstone.files), {file.path for file in files}
     if told != touched:
         other = sorted(told ^ touched)[0]
-        who = f"{patch.FILE} touches and" if other in touched else f"{manifest.FILE} names and"
-        refuse(judge, "patch-elsewhere", f"{other[:100]}: {who} the other doesn't.")
+        what = "isn't in `files` of capstone.toml" if other in touched else f"isn't touched by {patch.FILE}"
+        refuse(judge, "patch-elsewhere", f"{other[:100]} {what}; the two must name the same files.")
     how = read_sections(judge, submission)["How"]
     silent = [name for name in sorted(touched) if not readme.mentions(how, name)]
     if silent:

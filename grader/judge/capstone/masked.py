@@ -12,6 +12,7 @@ from grader.judge.attention import case as draw_case
 from grader.judge.capstone.manifest import CapstoneShape
 from grader.judge.capstone.masks import Mask
 from grader.judge.compare import absolute_error, misplaced
+from grader.judge.correctness_report import TensorName
 from grader.judge.oracle import AttentionCase, Result, RowView, forward_view
 from grader.judge.precision import Array
 from grader.judge.tolerance import ForwardBounds, forward_bounds
@@ -85,8 +86,8 @@ class Compared:
         findings: broken rules of other kinds (a row's rms, the mean), in words.
     """
 
-    errors: dict[str, float | None]
-    allowed: dict[str, float]
+    errors: dict[TensorName, float | None]
+    allowed: dict[TensorName, float]
     findings: tuple[str, ...]
 
     @property
@@ -115,8 +116,8 @@ def compare(bounds: ForwardBounds, o: Array, lse: Array | None, extra: float = 0
     Args:
         extra: added to O's bound: what the problem's own inputs are uncertain by.
     """
-    errors: dict[str, float | None] = {"o": _largest(o, bounds.o)}
-    allowed = {"o": bounds.o_bounds.allowed.max + extra}
+    errors: dict[TensorName, float | None] = {"o": _largest(o, bounds.o)}
+    allowed: dict[TensorName, float] = {"o": bounds.o_bounds.allowed.max + extra}
     if lse is not None:
         errors["lse"], allowed["lse"] = _largest(lse, bounds.lse), bounds.lse_allowed + extra
     rules = () if extra else tuple(str(b) for b in bounds.breaches(o, None) if b.rule in ("row rms", "mean"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,13 +78,25 @@ def judge_work(judge: Judge, submission: Submission, course: Path) -> None:
             case = masked.draw(shape, "normal", rng)
             options = harness.call_options(case, path.worker.device)
             tensors = to_tensors(case, path.worker.device)
-            call_kernel(path.worker, path.function, *tensors, module=path.module, **options)
+            with _told(judge):
+                call_kernel(path.worker, path.function, *tensors, module=path.module, **options)
         elif kind == "decode":
-            _judge_decode_work(path, shape, rng)
+            with _told(judge):
+                _judge_decode_work(path, shape, rng)
         elif kind == "audit":
             _judge_one_problem(judge, path, shape, rng)
         else:
             _judge_second_call(judge, path, masked.draw(shape, "normal", rng), masked.draw(shape, "position", rng))
+
+
+@contextmanager
+def _told(judge: Judge) -> Iterator[None]:
+    """What does the work instead of a kernel is told: it gives no input away."""
+    try:
+        yield
+    except ContractViolated as violated:
+        text = "The answer doesn't come from a kernel of this folder."
+        judge.fail(violated.message, diagnosis=Diagnosis(id="not-the-kernel", text=text))
 
 
 def _judge_decode_work(path: ChangedPath, shape: CapstoneShape, rng: np.random.Generator) -> None:
