@@ -197,8 +197,7 @@ def plain_data(raw: bytes) -> Any:
 def contradictions(report: Report) -> list[str]:
     """Where verdicts don't follow from the numbers beside them, in words; empty when all do."""
     found = [
-        f"row {number} ({row.place}) says {row.verdict}, but its errors, tolerances and findings make it "
-        f"{row.follows}"
+        f"row {number} ({row.place}) says {row.verdict}, but its errors, tolerances and findings make it {row.follows}"
         for number, row in enumerate(report.table, start=1)
         if row.verdict != row.follows
     ]

@@ -87,26 +87,25 @@ def changed_path(submission: Submission, capstone: Capstone, course: Path) -> It
         yield ChangedPath(capstone, worker, "attend", "upstream_path")
 
 
-def report(path: ChangedPath, shapes: Sequence[CapstoneShape], seed: int) -> CapstoneReport:
-    """Run every shape and write down what was found.
-
-    Raises:
-        WorkerFailure: a call ended without an answer, or with one of another kind than was asked for.
-    """
-    rows = [row(path, shape, seed) for shape in shapes]
+def report_of(path: ChangedPath, rows: Sequence[CapstoneRow], seed: int) -> CapstoneReport:
+    """The report of rows that `row` gave."""
     return CapstoneReport(
         format_version=1,
         harness_version=HARNESS_VERSION,
         kernel=f"{path.capstone.path.module}.{path.capstone.path.after}",
         seed=seed,
-        rows=rows,
+        rows=list(rows),
         verdict="pass" if all(row.verdict == "pass" for row in rows) else "fail",
         environment={"device": path.worker.device} | {name: str(text) for name, text in path.worker.versions.items()},
     )
 
 
 def row(path: ChangedPath, shape: CapstoneShape, seed: int) -> CapstoneRow:
-    """One shape: the numbers of the draw with the largest error over its tolerance, the findings of all."""
+    """One shape: the numbers of the draw with the largest error over its tolerance, the findings of all.
+
+    Raises:
+        WorkerFailure: a call ended without an answer, or with one of another kind than was asked for.
+    """
     worst: Compared | None = None
     findings: list[str] = []
     families = FAMILIES if path.capstone.path.kind in ("attention", "upstream") else ("normal",)
