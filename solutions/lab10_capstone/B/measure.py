@@ -177,3 +177,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(kit.run(main))
+
+
+# kept-from-students-2f5c7f390c8f5425

@@ -26,3 +26,6 @@ def figure(rows: list[dict[str, str]]) -> Any:
     drawn.axes[0].legend()
     drawn.suptitle(f"{rows[0]['hardware']}, {rows[0]['dtype']}, replayed from a CUDA graph", fontsize=10)
     return drawn
+
+
+# kept-from-students-46b642bb16f24b57

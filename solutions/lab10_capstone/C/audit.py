@@ -256,3 +256,6 @@ def _device_fp8(
         row_max = new_max
     o = acc / torch.where(row_sum == 0, 1.0, row_sum) * float(scales[2])
     return o[:count].to(torch.bfloat16).to(torch.float32).cpu().numpy()
+
+
+# kept-from-students-741cf8810589ecb7

@@ -194,3 +194,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(kit.run(main))
+
+
+# kept-from-students-c424ac3b49d21e21

@@ -145,3 +145,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(kit.run(main))
+
+
+# kept-from-students-4d64ee0ac90b0284

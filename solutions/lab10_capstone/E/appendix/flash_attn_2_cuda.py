@@ -104,3 +104,6 @@ def varlen_bwd(
     for a, b, c, d in zip(cu_q[:-1], cu_q[1:], cu_k[:-1], cu_k[1:], strict=True) if COMPUTES else ():
         _backward(dout[a:b], q[a:b], k[c:d], v[c:d], out[a:b], dq[a:b], dk[c:d], dv[c:d], scale, causal)
     return [dq, dk, dv, torch.empty_like(lse)]
+
+
+# kept-from-students-6f302370a7cd00c6

@@ -134,3 +134,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+# kept-from-students-1ac0728f841e0027
