@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +14,11 @@ from small_submission import small_submission
 
 pytest.importorskip("triton")
 
+from grader.judge.anatomy import source
 from grader.judge.capstone import manifest, patch
 from grader.judge.capstone.masks import Mask, parse
 from grader.judge.oracle import softmax_attention
+from grader.judge.upstream import UnavailableError
 from grader.profiles import load_profile
 from grader.sandbox.submission import Submission
 from grader.worker.wire import Tensor
@@ -71,8 +76,8 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Subm
     """The attention kernels, with tiles so small that short sequences have many."""
     opened = {}
     for option in FUNCTIONS:
-        source = (CAPSTONES / option / FILES[option]).read_text(encoding="utf-8") + SMALL_TILES
-        opened[option] = small_submission(tmp_path_factory.mktemp(option), source, runtime="triton")
+        text = (CAPSTONES / option / FILES[option]).read_text(encoding="utf-8") + SMALL_TILES
+        opened[option] = small_submission(tmp_path_factory.mktemp(option), text, runtime="triton")
         opened[option].target = load_profile(ROOT, "a100-80gb")
     yield opened
     for submission in opened.values():
@@ -137,16 +142,63 @@ def test_kernel_isnt_moved_by_what_lies_in_hidden_tiles(
 def test_fused_step_equals_lab08s_on_scattered_pages(
     tmp_path: Path, dtype: str, group: int, interleaved: bool, rotary_dim: int, lens: list[int], splits: int | None
 ) -> None:
-    source = (CAPSTONES / "B" / FILES["B"]).read_text(encoding="utf-8") + COMPARED
+    text = (CAPSTONES / "B" / FILES["B"]).read_text(encoding="utf-8") + COMPARED
     beside = {
         "lab08_decode.py": (LAB08 / "paged_decode.py").read_text(encoding="utf-8"),
         "rope.py": (LAB08 / "rope.py").read_text(encoding="utf-8"),
     }
-    with small_submission(tmp_path, source, runtime="triton", files=beside) as step:
+    with small_submission(tmp_path, text, runtime="triton", files=beside) as step:
         o, lse, k_cache, v_cache = step.call("compared", 5, dtype, group, interleaved, rotary_dim, lens, splits)
     assert (k_cache, v_cache) == (0.0, 0.0)  # to the bit, the new token and all that was there
     assert lse < 1e-5
     assert o < {"float16": 2e-3, "bfloat16": 1.6e-2}[dtype]  # one unit of values up to 2
+
+
+def test_sdpa_with_bias_sees_what_the_mask_says(kernels: dict[str, Submission]) -> None:
+    mask, (q, k, v) = parse("causal+window:30,0+global:3"), draw(90, 113)
+    o = kernels["A"].call("sdpa_with_bias", Tensor(q), Tensor(k), Tensor(v), **mask.options())
+    scores = q[0].astype(np.float64) @ k[0, 0].T.astype(np.float64) * HEAD_DIM**-0.5
+    wanted, _ = softmax_attention(scores, mask.visible(np.arange(90), 90, 113), v[0, 0].astype(np.float64))
+    assert np.abs(o.data[0].astype(np.float64) - wanted).max() < 4e-3
+
+
+def test_splits_by_waves_never_start_a_wave_for_a_few_programs(tmp_path: Path) -> None:
+    text = (CAPSTONES / "B" / FILES["B"]).read_text(encoding="utf-8")
+    with small_submission(tmp_path, text, runtime="triton") as step:
+        for programs, tiles, lab08, waves in [(8, 256, 64, 64), (128, 256, 5, 4), (32, 512, 17, 16), (512, 128, 2, 1)]:
+            assert step.call("splits_of_lab08", programs, tiles, 132) == lab08
+            assert step.call("splits_by_waves", programs, tiles, 132 * 4) == waves
+
+
+@pytest.mark.slow
+def test_patched_package_gives_gradients_where_the_pinned_one_raises(tmp_path: Path) -> None:
+    try:
+        release = source.load()
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    folder = CAPSTONES / "E"
+    changed = patch.apply(patch.parse((folder / patch.FILE).read_bytes()), release.files)
+    answers = []
+    for name, files in (("before", {}), ("after", {path: text.encode() for path, text in changed.items()})):
+        for path, content in (release.package() | files).items():
+            (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / path).write_bytes(content)
+        asked = [
+            {"do": "prove", "function": "flash_attn_func", "layout": layout, "head_dim": 64}
+            for layout in ("contiguous", "channels-first")
+        ]
+        done = subprocess.run(
+            [sys.executable, str(folder / "appendix" / "step.py"), str(tmp_path / name)],
+            input="".join(json.dumps(request) + "\n" for request in asked),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        answers.append([json.loads(line) for line in done.stdout.splitlines()])
+    (plain, raised), (plain_after, repaired) = answers
+    assert plain == plain_after
+    assert raised == {"raised": "dq must have contiguous last dimension"}
+    assert max(repaired.values()) <= 2.0
 
 
 @pytest.mark.parametrize("option", sorted(FILES))
