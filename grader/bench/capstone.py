@@ -203,7 +203,8 @@ def _captured(call: Call) -> Call:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
-    return graph.replay
+    replay: Call = graph.replay
+    return replay
 
 
 def attention_error(shape: CapstoneShape, q: Any, k: Any, v: Any, o: Any) -> tuple[float, float]:
