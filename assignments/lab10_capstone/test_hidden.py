@@ -32,3 +32,6 @@ def test_changed_code_does_the_work(submission: Submission, judge: Judge) -> Non
 def test_benchmark_runs_again(submission: Submission, judge: Judge) -> None:
     """On the table's card every looked-at median within the bound; an audit's quantiles on rows drawn anew."""
     path_checks.judge_rerun(judge, submission, COURSE)
+
+
+# kept-from-students-a4c156f30cbed99d

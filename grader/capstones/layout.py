@@ -41,7 +41,7 @@ def files_of(course: Course, option: str) -> dict[str, str]:
     found = starter | {MANIFEST: _read(HERE / f"{option}.toml")}
     found[README] = starter[README].replace("OPTION", f"Option {option}: {OPTIONS[option]}")
     guide = _read(HERE / f"{option}.md").strip()
-    found[README] = found[README].replace("<!-- GUIDE -->", f"<!--\n{guide}\n-->")
+    found[README] = found[README].replace("GUIDE", f"<!--\n{guide}\n-->", 1)
     added = {}
     for path in sorted((HERE / option).rglob("*.txt")):
         name = path.relative_to(HERE / option).as_posix().removesuffix(".txt")

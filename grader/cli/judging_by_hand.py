@@ -144,7 +144,7 @@ def _tell(entry: Entry, course: Course, lab: Lab, students: list[str], path: Pat
 
 def _line(lab: Lab, student: str, grade: RubricGrade | None) -> str:
     given: Mapping[str, Decimal] = grade.points if grade is not None else {}
-    parts = [f"{item} {given[item] if item in given else 'pending'}" for item in lab.rubric]
+    parts = [f"{item} {given.get(item, 'pending')}" for item in lab.rubric]
     return f"{one_line(student)}: {', '.join(parts)}"
 
 

@@ -1,8 +1,8 @@
 """Attention in a sliding window with global tokens, in one Triton kernel that visits the visible key tiles only.
 
-A row at position p = i + seq_k - seq_q sees key j where window[0] and window[1] keys lie around p, where j < global_tokens,
-and where 0 <= p < global_tokens; `causal` hides j > p. Tensors are (batch, heads, seqlen, head_dim); float16 and
-bfloat16; head_dim up to 128. Scores and sums are float32.
+A row at position p = i + seq_k - seq_q sees the keys p - window[0] to p + window[1] and those below global_tokens; a
+row 0 <= p < global_tokens sees all; `causal` hides what lies right of p. Tensors are (batch, heads, seqlen, head_dim);
+float16 and bfloat16; head_dim up to 128. Scores and sums are float32.
 """
 
 from __future__ import annotations
@@ -135,3 +135,6 @@ def _launch(q, k, v, causal, window, global_tokens, skip):
         CAUSAL=causal, SKIP=skip,
     )  # fmt: skip
     return o, lse
+
+
+# kept-from-students-e0b6d97f708f8829

@@ -117,3 +117,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+# kept-from-students-e8d37e396573c157

@@ -43,3 +43,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+# kept-from-students-b04736a20572c91d
