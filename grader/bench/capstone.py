@@ -25,6 +25,7 @@ from grader.errors import GraderError, UsageError
 from grader.files import replace_text
 from grader.judge.capstone import benchmark, manifest, readme, tables
 from grader.judge.capstone.manifest import Capstone, CapstoneShape
+from grader.profiles import detect
 
 Row = dict[str, str]
 Call = Callable[[], Any]
@@ -81,13 +82,9 @@ def _processor() -> str:
 
 
 def _driver() -> str:
-    """The GPU driver's version; empty where the kernel doesn't tell it."""
-    try:
-        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    found = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", text)
-    return found[1] if found else ""
+    """The GPU driver's version, as nvidia-smi tells it; empty where it tells none."""
+    gpu = detect().gpu
+    return gpu.driver if gpu is not None else ""
 
 
 class Table:
