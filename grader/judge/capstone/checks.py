@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 UNMEASURED = "not measured yet"
+MANIFEST_CHECK = "manifest"
 
 TEXTS = {
     "not-measured": "The benchmark was not run, or its files were not handed in.",
@@ -81,10 +82,12 @@ def need(judge: Judge, submission: Submission, name: str) -> bytes:
 
 
 def read_manifest(judge: Judge, submission: Submission) -> Capstone:
+    """capstone.toml; its own check tells what is wrong with it, the others that they wait for it."""
     try:
         return manifest.read(need(judge, submission, manifest.FILE))
     except ManifestError as error:
-        refuse(judge, "manifest-invalid", f"{manifest.FILE}: {error}.")
+        why = f": {error}" if judge.check_id == MANIFEST_CHECK else " can't be used yet; the check `manifest` says why"
+        refuse(judge, "manifest-invalid", f"{manifest.FILE}{why}.")
 
 
 def read_sections(judge: Judge, submission: Submission) -> dict[str, str]:
