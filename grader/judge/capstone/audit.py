@@ -32,6 +32,7 @@ FP8_FACTOR = 4.0
 FP8 or not, all lie within it."""
 SIGMAS = 5.0
 """How far a count of rows below a quantile may lie from its expectation; one honest table in a million is further."""
+RARE = 1e-6
 
 
 class Calling(Protocol):
@@ -147,25 +148,27 @@ def compared(shape: CapstoneShape, sampled: Sampled) -> Compared:
     return Compared({"o": error if np.isfinite(error) else None}, {"o": allowed}, ())
 
 
-def disagreement(errors: Array, quantiles: dict[str, float], largest: float, share: float) -> str:
+def disagreement(errors: Array, quantiles: dict[str, float], largest: float, rows: int) -> str:
     """Where new rows' errors don't fit a table's quantiles, a phrase; empty when they do.
 
+    Both are samples: of n new rows, the number below a quantile of `rows` others has the variance
+    n q (1 - q) (1 + n / rows), and k or more lie above their maximum with a probability of about (n / (n + rows))^k.
+
     Args:
-        errors: (n,) of rows drawn anew. quantiles: p50, p90, p99. largest: the table's max.
-        share: of rows drawn anew that an honest max leaves above it, at most.
+        errors: (n,) of rows drawn anew. quantiles: p50, p90, p99. largest: the table's max. rows: that it rests on.
     """
     count = len(errors)
     for name, part in QUANTILES.items():
         below = int((errors <= quantiles[name] * (1 + 1e-5)).sum())
         # Equal errors, as of rows that round to the same values, count as either side.
         strictly = int((errors < quantiles[name] * (1 - 1e-5)).sum())
-        reach = SIGMAS * math.sqrt(count * part * (1 - part)) + 1
+        reach = SIGMAS * math.sqrt(count * part * (1 - part) * (1 + count / rows)) + 1
         if below < count * part - reach or strictly > count * part + reach:
             return (
                 f"{below} of {count} rows drawn anew have an error of at most {name}; about {count * part:.0f} should"
             )
     above = int((errors > largest * (1 + 1e-5)).sum())
-    if above > max(2.0, share * count):
+    if above > math.log(RARE) / math.log(count / (count + rows)):
         return f"{above} of {count} rows drawn anew have an error above max"
     return ""
 

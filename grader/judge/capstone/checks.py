@@ -112,6 +112,9 @@ def judge_manifest(judge: Judge, submission: Submission, min_shapes: int) -> Non
     if len(capstone.timed) < min_shapes:
         few = f"{len(capstone.timed)} timed shapes, expected {min_shapes} or more"
         refuse(judge, "manifest-invalid", f"{manifest.FILE}: {few}.")
+    texts = (capstone.title, capstone.change, *(claim.text for claim in capstone.claims))
+    if any(readme.PLACEHOLDERS.search(text) for text in texts):
+        refuse(judge, "manifest-invalid", f"{manifest.FILE}: title, change or a claim's text is still the template's.")
     module = f"{capstone.path.module.replace('.', '/')}.py"
     if capstone.path.kind != "upstream" and submission.read_file(module) is None:
         refuse(judge, "manifest-invalid", f"{manifest.FILE}: path.module names {module}, which isn't there.")

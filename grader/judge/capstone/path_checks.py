@@ -165,9 +165,8 @@ def _judge_audit(judge: Judge, submission: Submission, capstone: Capstone, cours
         for line in _some(list(table.lines.values()), int(judge.thresholds["max_shapes"]), rng):
             rows = audit.drawn_rows(line.shape, int(judge.thresholds["rows"]), rng)
             sampled = audit.sample(path.worker, path.function, path.module, line.shape, rows)
-            share = 8.0 / line.figures["rows"]
             told = {name: line.figures[name] for name in audit.QUANTILES}
-            fault = audit.disagreement(sampled.row_errors, told, line.figures["max"], share)
+            fault = audit.disagreement(sampled.row_errors, told, line.figures["max"], int(line.figures["rows"]))
             judge.measure(f"{line.shape.name}: median_over_table", float(np.median(sampled.row_errors)) / told["p50"])
             if fault:
                 judge.fail(f"{line.place}: {fault}.", diagnosis=_NOT_REPRODUCED)

@@ -7,16 +7,17 @@ nothing.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
-arrived: list[dict] = []
+Tensor = Any
 
 
 def fwd(
-    q, k, v, out_, alibi_slopes_, p_dropout, softmax_scale, is_causal,
-    window_size_left, window_size_right, softcap, return_softmax, gen_,
-):  # fmt: skip
+    q: Tensor, k: Tensor, v: Tensor, out_: Tensor, alibi_slopes_: Tensor, p_dropout: float, softmax_scale: float,
+    is_causal: bool, window_size_left: int, window_size_right: int, softcap: float, return_softmax: bool, gen_: Any,
+) -> list[Tensor]:  # fmt: skip
     """q (batch, seqlen_q, heads, d), k and v (batch, seqlen_k, kv_heads, d); out, LSE, an empty p, rng_state."""
     if alibi_slopes_ is not None or p_dropout or softcap:
         raise NotImplementedError("the stand-in knows no ALiBi, dropout or softcap")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import boundary
+from typing import Any
+
+import boundary  # type: ignore[import-not-found]
+
+Tensor = Any
 
 
-def attend(q, k, v, *, causal, window=None):
+def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, window: list[int] | None = None) -> tuple[Tensor, Tensor]:
     """(o, lse) of `flash_attn_func`; o in q's dtype and layout, lse float32 (batch, heads, seqlen_q)."""
     package = boundary.load()
     out, lse, _ = package.flash_attn_func(
