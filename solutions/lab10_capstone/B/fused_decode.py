@@ -198,13 +198,14 @@ def splits_by_waves(programs: int, tiles: int, resident: int) -> int:
     """The split count whose waves finish first.
 
     `resident` programs run at once, so s splits take ceil(programs * s / resident) waves of ceil(tiles / s) tiles, and
-    a split costs about two tiles beside them: filling the pipeline, and a partial result that the merge reads again.
+    a split costs about two tiles beside them: filling the pipeline, and a partial result that the merge reads again. As
+    in lab 08 no split has less than four tiles.
     Upstream's `num_splits_heuristic` (csrc/flash_attn/flash_api.cpp) looks at how full the last wave is instead.
 
     Args:
         programs: batch * kv_heads, the programs of one split. tiles: of the longest sequence that the table can hold.
     """
-    most = max(1, min(tiles, MAX_SPLITS))
+    most = max(1, min(tiles // 4, MAX_SPLITS))
 
     def cost(splits: int) -> int:
         return triton.cdiv(programs * splits, resident) * (triton.cdiv(tiles, splits) + 2)
