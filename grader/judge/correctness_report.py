@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from grader.report.places import first_fault
+
 FORMAT_VERSION = 1
 MAX_BYTES = 1 << 20
 MAX_ROWS = 1000
@@ -166,9 +168,7 @@ def read_as(model: type[ReportT], value: Any) -> ReportT:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the report"
-        raise ReportError(f"{place[:200]}: {first['msg'].removeprefix('Value error, ')[:300]}") from None
+        raise ReportError(first_fault(error, value, "the report")[:500]) from None
 
 
 def from_json(raw: bytes) -> CorrectnessReport:
