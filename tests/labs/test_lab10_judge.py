@@ -17,10 +17,10 @@ from grader.judge.capstone import (
     benchmark,
     decode_step,
     figures,
-    hidden,
     manifest,
     masked,
     patch,
+    problems,
     readme,
     tables,
 )
@@ -510,7 +510,7 @@ def test_hidden_shapes_are_whole_for_every_kind_of_mask(mask: str, edges: bool) 
     one = told.shapes[0].model_copy(update={"mask": mask, "seq_q": 17, "seq_k": 17})
     capstone = told.model_copy(update={"shapes": (one,)})
     for seed in range(20):
-        for drawn in hidden.shapes(capstone, np.random.default_rng(seed), edges=edges, count=2):
+        for drawn in problems.shapes(capstone, np.random.default_rng(seed), edges=edges, count=2):
             assert drawn.visible.family == parse(mask).family
             assert not drawn.visible.problem(drawn.seq_q, drawn.seq_k)
             assert drawn.seq_k % 16 > 2
