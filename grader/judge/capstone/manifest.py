@@ -264,7 +264,7 @@ def read(raw: bytes) -> Capstone:
     try:
         return Capstone.model_validate(table)
     except ValidationError as error:
-        raise ManifestError(explain_validation(error)) from None
+        raise ManifestError(explain_validation(error, table)) from None
 
 
 def named(shapes: Sequence[CapstoneShape]) -> str:
