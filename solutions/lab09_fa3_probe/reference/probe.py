@@ -1,0 +1,14 @@
+"""Reads PTX or SASS and says which features of a GPU generation a kernel uses."""
+
+from __future__ import annotations
+
+
+def probe(text: str) -> dict[str, object]:
+    """Counts, roles and generation of the kernel in `text`."""
+    # BEGIN SOLUTION
+    # STARTER: raise NotImplementedError("TODO: probe, see the README")
+    return {"length": len(text)}
+    # END SOLUTION
+
+
+# kept-from-students-e9fb33f8139b48de
