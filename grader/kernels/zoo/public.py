@@ -6,6 +6,8 @@ Inputs are contiguous (batch · heads · seqlen, head_dim); lengths are multiple
 
 from __future__ import annotations
 
+# Gluon reads `[2] + shape`, and no unpacking.
+# ruff: noqa: RUF005
 import triton
 import triton.language as tl
 from triton.experimental import gluon
