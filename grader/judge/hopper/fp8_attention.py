@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -173,7 +173,7 @@ def mistakes(case: Case) -> Iterator[tuple[str, str, Array]]:
 
 def run(submission: Submission, judge: Judge, case: Case, what: str) -> Array:
     """Call `fp8_attention`; ends the check with `contract` when the result is of another kind."""
-    options = {"block": case.block, "signs": case.signs, "scale": case.scale}
+    options: dict[str, Any] = {"block": case.block, "signs": case.signs, "scale": case.scale}
     given = {name: value for name, value in options.items() if value is not None}
     result = submission.call(FUNCTION, case.q, case.k, case.v, module=MODULE, **given)
     shape = (case.q.shape[0], case.v.shape[1])
