@@ -574,3 +574,4 @@ SPECIMENS = (
     ),
     Specimen("prefetched", prefetched, 90, {"map_ptr": "*i8", **pointers("fp16")}, "hopper", tiles(64, 64, 64), FOUR),
 )
+# kept-from-students-631d7c9cd6b0a4c9

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grader.judge import Judge, Submission, check
-from grader.judge.hopper import schedule
+from grader.judge.hopper import probing, schedule, zoo
 
 KIB = 1024
 
@@ -27,3 +27,19 @@ def test_stages_fit_beside_q(submission: Submission, judge: Judge) -> None:
     cases = [schedule.Tiles(*size, shared=kib * KIB) for size in sizes for kib in (227, 163, 99, 16)]
     cases += [schedule.Tiles(128, 64, 128, 2, shared=32 * KIB + 3 * 32 * KIB + extra) for extra in (0, 103, 104)]
     schedule.judge_stages(judge, submission, cases)
+
+
+@check("probe-ampere")
+def test_probe_reads_kernels_in_the_style_of_fa2(submission: Submission, judge: Judge) -> None:
+    """Attention for sm_80 and sm_89, and one that spills; PTX and SASS, every field."""
+    names = ("attention_sm80", "attention_sm89", "attention_spilling")
+    listings = zoo.chosen(zoo.compiled(zoo.PUBLIC), names)
+    probing.judge_probe(judge, submission, listings, probing.ANSWERED)
+
+
+@check("probe-hopper")
+def test_probe_reads_hopper_kernels(submission: Submission, judge: Judge) -> None:
+    """Attention for sm_90: cp.async and wgmma, TMA and wgmma, producer and consumers; PTX and SASS, every field."""
+    names = ("attention_sm90", "attention_tma", "attention_specialised")
+    listings = zoo.chosen(zoo.compiled(zoo.PUBLIC), names)
+    probing.judge_probe(judge, submission, listings, probing.ANSWERED)

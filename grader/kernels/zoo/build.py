@@ -2,12 +2,14 @@
 
     python -m grader.kernels.zoo.build FILE OUT [NAME ...]
 
-OUT is JSON: Triton's version, and for each specimen what is known of it, its PTX and its SASS (as `nvdisasm -c` prints
-it) with the counts of `grader.kernels.zoo.counts`. Line numbers are left out: they would name this machine's folders.
+OUT is JSON, compressed when it's called .gz: Triton's version, and for each specimen what is known of it, its PTX and
+its SASS (as `nvdisasm -c` prints it) with the counts of `grader.kernels.zoo.counts`. Line numbers are left out: they
+would name this machine's folders.
 """
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import multiprocessing
@@ -75,6 +77,7 @@ def listing(specimen: Specimen) -> dict[str, Any]:
         "spilling": specimen.spilling,
         "texts": {"ptx": ptx, "sass": sass},
         "counts": {"ptx": ptx_counts(ptx), "sass": sass_counts(structure)},
+        "unguarded": {"ptx": ptx_counts(ptx, guarded=False), "sass": sass_counts(structure, guarded=False)},
     }
 
 
@@ -95,6 +98,12 @@ def build(file: Path, names: list[str]) -> dict[str, Any]:
     return {"triton": triton.__version__, "specimens": rows}
 
 
+def write(out: Path, content: dict[str, Any]) -> None:
+    """The same bytes for the same content."""
+    raw = json.dumps(content, sort_keys=True).encode()
+    out.write_bytes(gzip.compress(raw, mtime=0) if out.suffix == ".gz" else raw)
+
+
 _chosen: list[Specimen] = []
 
 
@@ -108,4 +117,4 @@ def _row(place: int) -> dict[str, Any]:
 
 if __name__ == "__main__":
     source, out, *only = sys.argv[1:]
-    Path(out).write_text(json.dumps(build(Path(source), only)), encoding="utf-8")
+    write(Path(out), build(Path(source), only))

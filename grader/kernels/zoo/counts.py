@@ -40,17 +40,19 @@ _SASS = {
 _REMARK = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _STRING = re.compile(r'"[^"\n]*"')
 _LEADING = re.compile(r"\s+|[{}]|[$%\w.]+:(?!:)|[.()][^\n]*")
-_INSTRUCTION = re.compile(r"(?:@!?[%\w$]+\s+)?([a-z][a-z0-9_]*(?:\.[\w:]+)*)\s*(.*)", re.DOTALL)
+_INSTRUCTION = re.compile(r"(@!?[%\w$]+\s+)?([a-z][a-z0-9_]*(?:\.[\w:]+)*)\s*(.*)", re.DOTALL)
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b\d+\b")
 
 
-def sass_counts(disassembly: str) -> Counts:
-    """Counts of what `nvdisasm -json` printed for one cubin."""
+def sass_counts(disassembly: str, *, guarded: bool = True) -> Counts:
+    """Counts of what `nvdisasm -json` printed for one cubin; `guarded`: with those that carry a predicate."""
     counts: Counts = dict.fromkeys(COUNTED, 0)
     limits: set[int] = set()
     _, functions = json.loads(disassembly)
     for function in functions:
         for instruction in function["sass-instructions"]:
+            if "predicate" in instruction and not guarded:
+                continue
             opcode = instruction["opcode"].partition(".")[0]
             for name, opcodes in _SASS.items():
                 counts[name] += opcode in opcodes
@@ -59,11 +61,13 @@ def sass_counts(disassembly: str) -> Counts:
     return {**counts, "register_limits": sorted(limits)}
 
 
-def ptx_counts(text: str) -> Counts:
-    """Counts over the statements of a PTX module."""
+def ptx_counts(text: str, *, guarded: bool = True) -> Counts:
+    """Counts over the statements of a PTX module; `guarded`: with those that carry a predicate."""
     counts: Counts = dict.fromkeys(COUNTED, 0)
     limits: set[int] = set()
-    for name, operands in ptx_instructions(text):
+    for guard, name, operands in ptx_instructions(text):
+        if guard and not guarded:
+            continue
         for what in _features(name):
             counts[what] += 1
         if name.startswith("setmaxnreg."):
@@ -71,15 +75,15 @@ def ptx_counts(text: str) -> Counts:
     return {**counts, "register_limits": sorted(limits)}
 
 
-def ptx_instructions(text: str) -> Iterator[tuple[str, str]]:
-    """(instruction with its modifiers, operands) of every statement, whatever stands between them."""
+def ptx_instructions(text: str) -> Iterator[tuple[bool, str, str]]:
+    """(has a predicate, instruction with its modifiers, operands) of every statement, whatever stands between them."""
     for statement in _STRING.sub('""', _REMARK.sub(" ", text)).split(";"):
         place = 0
         while found := _LEADING.match(statement, place):
             place = found.end()
         instruction = _INSTRUCTION.match(statement, place)
         if instruction is not None:
-            yield instruction[1], instruction[2]
+            yield bool(instruction[1]), instruction[2], instruction[3]
 
 
 def _features(name: str) -> Iterable[str]:
