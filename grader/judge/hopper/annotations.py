@@ -12,12 +12,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from grader.judge.hopper import evidence
+from grader.judge.hopper import evidence, upstream_source
 from grader.judge.hopper.definitions import Found, calls_of, find
+from grader.judge.upstream import UnavailableError
 from grader.report.model import Diagnosis
 
 if TYPE_CHECKING:
     from grader.judge.recorder import Judge
+    from grader.sandbox.submission import Submission
 
 FILE_NAME = "annotations.toml"
 MAX_BYTES = 1 << 16
@@ -111,6 +113,38 @@ def _entry(item: object, name: str, number: int, *, full: bool) -> Annotation:
         if told[key] not in known[key]:
             raise AnnotationError(f"{where}: {told[key][:40]!r} is no `{key}` of the handout's list")
     return Annotation(**{**told, "call": re.sub(r"\(.*", "", told["call"]).rpartition(".")[2]})
+
+
+def handed_in(judge: Judge, submission: Submission) -> Annotations:
+    """The submission's entries; ends the check when they can't be read."""
+    raw = submission.read_file(FILE_NAME)
+    if raw is None:
+        judge.fail(f"{FILE_NAME} is missing.")
+    try:
+        return read(raw)
+    except AnnotationError as error:
+        judge.fail(f"{FILE_NAME}: {error}.")
+
+
+def of(annotations: Annotations, features: Iterable[str]) -> list[Annotation]:
+    """The entries of these features."""
+    return [entry for entry in annotations.features if entry.feature in features]
+
+
+def wheel(judge: Judge) -> Mapping[str, str]:
+    """The wheel's source; the check is skipped where it can't be had."""
+    try:
+        return upstream_source.load()
+    except UnavailableError as error:
+        judge.skip(str(error))
+
+
+def clone(judge: Judge) -> Mapping[str, str]:
+    """The source of the clone that the environment names; the test is skipped where it names none."""
+    try:
+        return upstream_source.load_clone()
+    except UnavailableError as error:
+        judge.skip(str(error))
 
 
 def judge_complete(judge: Judge, annotations: Annotations) -> None:

@@ -27,6 +27,11 @@ FEATURES: Mapping[str, tuple[str, str]] = {
     "tma-store-o": ("copy-a-tile-out", "consumer"),
 }
 """Feature → what it does, which warps do it."""
+INSTRUCTIONS = (
+    "tma-descriptors", "tma-load-q", "tma-load-k", "tma-load-v", "wgmma-qk", "wgmma-pv", "setmaxnreg-producer",
+    "setmaxnreg-consumer", "tma-store-o",
+)  # fmt: skip
+"""Features that are instructions; the others are how the kernel is put together."""
 DOES = frozenset({does for does, _ in FEATURES.values()}) | {
     "copy-a-row-with-every-thread", "emulate-an-exponential", "multiply-from-tensor-memory",
     "synchronise-the-whole-block",
