@@ -150,7 +150,9 @@ def chosen(listings: Iterable[Listing], names: Iterable[str]) -> list[Listing]:
 
 def renamed(listing: Listing, symbol: str) -> Listing:
     """The same kernel under another name, so that its own says nothing."""
-    return replace(listing, text=re.sub(rf"\b{re.escape(listing.symbol)}\b", symbol, listing.text), symbol=symbol)
+    # PTX names a kernel's parameters after it.
+    name = rf"\b{re.escape(listing.symbol)}(?=\b|_param_)"
+    return replace(listing, text=re.sub(name, symbol, listing.text), symbol=symbol)
 
 
 REMARKS = {
