@@ -149,7 +149,7 @@ def test_explain_needs_every_answer_of_a_mistake() -> None:
 
 
 def test_register_split_gives_the_numbers_that_kernels_use() -> None:
-    """(consumers, producer) to consumers' registers: flash-attn-4's flash_fwd_sm90.py, FA3's flash_fwd_kernel_sm90.h."""
+    """(consumers, producer) to consumers' registers: FA4's flash_fwd_sm90.py, FA3's flash_fwd_kernel_sm90.h."""
     published = {(1, 56): 256, (2, 24): 240, (3, 32): 160, (2, 40): 232}
     assert {key: schedule.consumer_registers(schedule.Split(*key)) for key in published} == published
 
