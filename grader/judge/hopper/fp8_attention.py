@@ -232,10 +232,14 @@ def judge_order(judge: Judge, cases: list[Case], outputs: dict[str, list[Array]]
     for name in own:
         low, high = judge.thresholds["least"] * own[name], judge.thresholds["most"] * own[name]
         if not low <= got[name] <= high:
-            judge.fail(f"The RMSE ({name}) isn't FP8's.", diagnosis=_wrong_size(got[name], own[name], size))
-    if got["fa3"] > judge.thresholds["ratio"] * got["baseline"]:
-        text = "Blocks and rotation leave the error of the baseline."
-        judge.fail(text, diagnosis=Diagnosis(id="fp8-order", text=text))
+            # The order itself follows from both bands; one draw's RMSE spreads too much for a factor between them.
+            same = name == "fa3" and low < got["baseline"] and got[name] > UNMOVED * got["baseline"]
+            found = _UNMOVED if same else _wrong_size(got[name], own[name], size)
+            judge.fail(f"The RMSE ({name}) isn't that of the quantisers asked for.", diagnosis=found)
+
+
+UNMOVED = 0.8
+_UNMOVED = Diagnosis(id="fp8-order", text="Blocks and rotation leave the error nearly as large as the baseline's.")
 
 
 def _wrong_size(got: float, own: float, size: float) -> Diagnosis:
