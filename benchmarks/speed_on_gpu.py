@@ -3,10 +3,11 @@
 Usage: ``python -m benchmarks.speed_on_gpu [--part NAME ...] [--output FILE] [--repeats N] [--device cpu]``
 
 Parts: ``verdicts`` (lab06's reference again and again), ``itself`` (SDPA flash against SDPA flash), ``exploits``
-(tests/exploits/speed), ``honest`` (right answers and other libraries), ``grade-lab06``, ``grade-lab07`` and
-``grade-lab08`` (the references graded).
-All of them without ``--part``. The file is written after every step and taken up again: a part that is finished in it
-isn't run again unless it's named. Exits with 1 when an expectation isn't met.
+(tests/exploits/speed), ``honest`` (right answers and other libraries), ``grades`` (the references of all labs, side by
+side), or one of them: ``grade-lab06``, ``grade-lab07``, ``grade-lab08``.
+All but the last three without ``--part``. The file is written after every step and taken up again: of a part that was
+broken off the steps that are there aren't made again, and a finished one isn't run again unless it's named. A part that
+fails is noted, and the next one runs. Exits with 1 when an expectation isn't met.
 
 ``--device cpu`` runs the same code on tiny shapes, Triton in its interpreter: a rehearsal, whose times mean nothing.
 """
@@ -21,113 +22,36 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-
-from grader.baselines import Absent, find, open_baseline
-from grader.course import Course
-from grader.judge.speed.model import Contestant, Race, Rules
-from grader.judge.speed.oracles import AttentionShape
+from benchmarks import side_by_side
+from benchmarks.race_bench import BASELINE, LAB, ROOT, Bench
+from grader.judge.speed.model import Contestant, Race
 from grader.judge.speed.race import Track, WrongOutput
-from grader.judge.speed.workloads import attention, long_enough
-from grader.profiles import HardwareProfile, detect, load_profile, match_profile
+from grader.mutants import load_variants, materialise
+from grader.profiles import detect
 from grader.report.model import CheckResult, Kind
 from grader.sandbox.failures import WorkerFailure
-from grader.sandbox.levels import Isolation, choose_isolation
-from grader.sandbox.stage import stage
-from grader.sandbox.submission import Submission
 from grader.session import GradeRequest, grade
 
-ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).parent / "results" / "speed_h200.json"
 EXPLOITS = ROOT / "tests" / "exploits" / "speed"
-LAB = "lab06"
 GRADED = ("lab06", "lab07", "lab08")
-FUNCTION = "flash_attention_forward"
-BASELINE = "sdpa_flash"
 PASS_BAND = 0.6
 """Of lab06's ratio: an exploit that ends below it has earned nothing."""
 MOST_CV = 0.005
 WORKERS = 5
 """Fresh workers that the repeats are spread over."""
 OTHERS = ("sdpa_cudnn", "sdpa_math", "flash_attn", "flash_attn_cute")
-REHEARSAL = Rules(
-    window_s=0.001, rounds=2, cross_every=1, warmup=1, retries=0, alone=1, verified=1, checked=8, max_spread=math.inf
-)
 VERSIONS = ("torch", "triton", "numpy", "nvidia-cudnn-cu13", "flash-attn", "flash-attn-4")
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Bench:
-    """This machine and what is raced on it."""
-
-    course: Course
-    isolation: Isolation
-    device: Literal["cpu", "cuda"]
-    profile: HardwareProfile | None
-    rules: Rules
-    shape: AttentionShape
-
-    @classmethod
-    def here(cls, device: Literal["cpu", "cuda"] = "cuda") -> Bench:
-        """Raises SystemExit: there's no GPU, or no profile of it."""
-        course = Course.find(ROOT)
-        if device == "cpu":
-            tiny = AttentionShape(1, 2, 2, 64, 64, 32, "float32")
-            return cls(course, choose_isolation(), device, load_profile(ROOT, "cpu"), REHEARSAL, tiny)
-        gpu = detect().gpu
-        if gpu is None:
-            raise SystemExit(f"No GPU here: {detect().reason}.")
-        profile = match_profile(ROOT, gpu)
-        if profile is None:
-            raise SystemExit(f"No profile of {gpu.name}: run `grade profile calibrate` first.")
-        shape = long_enough(AttentionShape(4, 16, 16, 4096, 4096, 64, "bfloat16"), profile)
-        return cls(course, choose_isolation(), device, profile, Rules(), shape)
-
-    @contextmanager
-    def submission(self, folder: Path) -> Iterator[Submission]:
-        """A folder of lab06's, staged."""
-        lab = self.course.lab(LAB)
-        with (
-            stage(folder, lab, self.course.starter_dir(lab.id)) as staged,
-            Submission(staged, lab, self.isolation, self.device, self.profile) as opened,
-        ):
-            yield opened
-
-    @property
-    def solutions(self) -> Path:
-        return self.course.solution_dir(self.course.lab(LAB).id)
-
-    @contextmanager
-    def peer(self, name: str, *, trusted: bool) -> Iterator[Contestant]:
-        """A baseline as a contestant.
-
-        Raises:
-            LookupError: it's absent; says why.
-        """
-        found = find(name, "forward", self.device, dtype=self.shape.dtype)
-        if isinstance(found, Absent):
-            raise LookupError(found.reason)
-        with open_baseline(found, self.isolation, self.device) as opened:
-            yield Contestant(name, opened, found.function("forward"), found.module, trusted=trusted)
-
-    @contextmanager
-    def track(self) -> Iterator[Track]:
-        """SDPA flash's worker, open for races at the shape. On a CPU its floor is no GPU's, so there's none."""
-        workload = attention(self.shape, function=FUNCTION)
-        rng = np.random.default_rng()
-        with self.peer(BASELINE, trusted=True) as theirs:
-            profile = self.profile if self.device == "cuda" else None
-            with Track(theirs, workload, theirs.submission, profile=profile, rng=rng, rules=self.rules) as track:
-                yield track
 
 
 def told(race: Race) -> Json:
@@ -136,10 +60,21 @@ def told(race: Race) -> Json:
     return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in table.items()}
 
 
+@dataclass(frozen=True)
+class Keep:
+    """Called with what a part has found so far; `before` is what an earlier run of it left."""
+
+    write: Callable[[Json], None]
+    before: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, found: Json) -> None:
+        self.write(found)
+
+
 # Parts
 
 
-def part_grade(bench: Bench, keep: Callable[[Any], None], repeats: int, *, lab_name: str) -> Json:
+def part_grade(bench: Bench, keep: Keep, repeats: int, *, lab_name: str) -> Json:
     """A lab's reference graded on the device: every check's status and points, the speed checks' measures."""
     lab = bench.course.lab(lab_name)
     speed = {check_id for check_id, spec in lab.checks.items() if spec.kind is Kind.SPEED}
@@ -151,6 +86,8 @@ def part_grade(bench: Bench, keep: Callable[[Any], None], repeats: int, *, lab_n
     def progress(check_id: str, result: CheckResult | None) -> None:
         if result is not None:
             say(f"{check_id}: {result.status.value}, {time.perf_counter() - start:.0f} s")
+        elif check_id in speed:
+            say(f"{check_id}{side_by_side.TIMED}")
 
     request = GradeRequest(course=bench.course, lab_id=lab.id, submission=folder, device=bench.device, checks=chosen)
     report = grade(request, progress=progress)
@@ -171,19 +108,34 @@ def part_grade(bench: Bench, keep: Callable[[Any], None], repeats: int, *, lab_n
     return {"points": report.score.points, "gradable": report.score.gradable, "checks": checks, "unmet": unmet}
 
 
-def repeated(bench: Bench, ours: Callable[[ExitStack], Contestant], keep: Callable[[Any], None], repeats: int) -> Json:
+def part_grades(bench: Bench, keep: Keep, repeats: int) -> Json:
+    """The references of all labs: their other checks at the same time, then one timed check after the other."""
+    gpu = detect().gpu
+    labs: Json = {name: part for name, part in keep.before.get("labs", {}).items() if part.get("done")}
+    left = [name for name in GRADED if name not in labs]
+    with tempfile.TemporaryDirectory() as scratch:
+        files = {name: Path(scratch) / f"{name}.json" for name in left}
+        jobs = {name: [f"--device={bench.device}", f"--part=grade-{name}", f"--output={files[name]}"] for name in left}
+        try:
+            side_by_side.run(jobs, gpu.uuid if gpu is not None else bench.device, say)
+        finally:
+            for name, file in files.items():
+                parts = json.loads(file.read_text())["parts"] if file.exists() else {}
+                labs[name] = parts.get(f"grade-{name}", {"unmet": ["no result"]})
+            keep({"labs": labs})
+    return {"labs": labs, "unmet": [f"{name}, {what}" for name, part in labs.items() for what in part["unmet"]]}
+
+
+def repeated(bench: Bench, ours: Callable[[ExitStack], Contestant], keep: Keep, repeats: int) -> Json:
     """The races of one contestant over several fresh workers."""
-    races: list[Json] = []
+    races: list[Json] = list(keep.before.get("races", ()))
     with bench.track() as track:
-        for worker in range(WORKERS):
-            count = len(range(worker, repeats, WORKERS))
-            if not count:
-                continue
+        while len(races) < repeats:
             with ExitStack() as stack:
-                found = track.repeat(ours(stack), count)
+                found = track.repeat(ours(stack), min(-(-repeats // WORKERS), repeats - len(races)))
             races += [told(race) for race in found]
             keep({"races": races})
-            say(f"worker {worker + 1}: " + ", ".join(f"{r.ratio:.4f} [{r.low:.4f}, {r.high:.4f}]" for r in found))
+            say(f"{len(races)} races: " + ", ".join(f"{r.ratio:.4f} [{r.low:.4f}, {r.high:.4f}]" for r in found))
     ratios = [race["ratio"] for race in races]
     return {
         "races": races,
@@ -195,7 +147,7 @@ def repeated(bench: Bench, ours: Callable[[ExitStack], Contestant], keep: Callab
     }
 
 
-def part_verdicts(bench: Bench, keep: Callable[[Any], None], repeats: int) -> Json:
+def part_verdicts(bench: Bench, keep: Keep, repeats: int) -> Json:
     """lab06's reference against SDPA flash: the band must never change, the ratio by half a per cent at most."""
     lab = bench.course.lab(LAB)
     numbers = dict(lab.checks["speed-vs-sdpa"].thresholds)
@@ -219,7 +171,7 @@ def part_verdicts(bench: Bench, keep: Callable[[Any], None], repeats: int) -> Js
     return {**result, "unmet": unmet}
 
 
-def part_itself(bench: Bench, keep: Callable[[Any], None], repeats: int) -> Json:
+def part_itself(bench: Bench, keep: Keep, repeats: int) -> Json:
     """SDPA flash against SDPA flash: 1.0 must lie in every interval."""
 
     def ours(stack: ExitStack) -> Contestant:
@@ -233,17 +185,19 @@ def part_itself(bench: Bench, keep: Callable[[Any], None], repeats: int) -> Json
     return {**result, "outside": len(outside), "unmet": unmet}
 
 
-def part_honest(bench: Bench, keep: Callable[[Any], None], repeats: int) -> Json:
+def part_honest(bench: Bench, keep: Keep, repeats: int) -> Json:
     """Right answers of lab06 and other libraries' kernels: none may be suspect."""
-    races: Json = {}
-    folders = sorted(path for path in (bench.solutions / "correct").glob("*") if path.is_dir())
+    races: Json = dict(keep.before.get("races", {}))
     with bench.track() as track:
-        for folder in folders:
-            with bench.submission(folder) as submission:
-                races[folder.name] = _told_or_failed(track, Contestant("yours", submission))
+        for variant in (each for each in load_variants(bench.solutions) if each.name not in races):
+            with (
+                tempfile.TemporaryDirectory() as scratch,
+                bench.submission(materialise(variant, Path(scratch) / "submission")) as submission,
+            ):
+                races[variant.name] = _told_or_failed(track, Contestant("yours", submission))
             keep({"races": races})
-            say(f"{folder.name}: {_short(races[folder.name])}")
-        for name in OTHERS:
+            say(f"{variant.name}: {_short(races[variant.name])}")
+        for name in (other for other in OTHERS if other not in races):
             try:
                 with bench.peer(name, trusted=False) as contestant:
                     races[name] = _told_or_failed(track, contestant)
@@ -272,11 +226,11 @@ def _short(race: Json) -> str:
     return f"{race['verdict']} {race['ratio']:.3f} [{race['low']:.3f}, {race['high']:.3f}]"
 
 
-def part_exploits(bench: Bench, keep: Callable[[Any], None], repeats: int) -> Json:
+def part_exploits(bench: Bench, keep: Keep, repeats: int) -> Json:
     """Every submission that attacks the clock, around lab06's reference: none may reach a band."""
-    ended: Json = {}
+    ended: Json = dict(keep.before.get("exploits", {}))
     with bench.track() as track:
-        for path in sorted(EXPLOITS.glob("*.py")):
+        for path in sorted(path for path in EXPLOITS.glob("*.py") if path.stem not in ended):
             ended[path.stem] = exploit_on(bench, track, path)
             keep({"exploits": ended})
             say(f"{path.stem}: {ended[path.stem]['ends']}")
@@ -309,13 +263,25 @@ def exploit_ends(bench: Bench, path: Path) -> Json:
         return exploit_on(bench, track, path)
 
 
-PARTS: dict[str, Callable[[Bench, Callable[[Any], None], int], Json]] = {
+WHOLE: dict[str, Callable[[Bench, Keep, int], Json]] = {
     "verdicts": part_verdicts,
     "itself": part_itself,
     "exploits": part_exploits,
     "honest": part_honest,
-    **{f"grade-{name}": partial(part_grade, lab_name=name) for name in GRADED},
+    "grades": part_grades,
 }
+PARTS = {**WHOLE, **{f"grade-{name}": partial(part_grade, lab_name=name) for name in GRADED}}
+
+
+def attempted(name: str, bench: Bench, keep: Keep, repeats: int) -> tuple[Json, bool]:
+    """What a part found and whether it came to its end; a fault is told and is an expectation that isn't met."""
+    start = time.perf_counter()
+    try:
+        found, done = PARTS[name](bench, keep, repeats), True
+    except Exception as error:  # noqa: BLE001 - a GPU is lent by the minute: the other parts shall have theirs
+        traceback.print_exc()
+        found, done = {"unmet": [f"failed: {type(error).__name__}: {error}"]}, False
+    return {**found, "seconds": round(time.perf_counter() - start, 1)}, done
 
 
 def say(text: str) -> None:
@@ -350,15 +316,17 @@ def main() -> int:
         "rules": {name: str(value) if value == math.inf else value for name, value in asdict(bench.rules).items()},
     }
 
-    def write(part: str, value: Any, *, done: bool) -> None:
-        results["parts"][part] = {**value, "done": done}
+    def write(part: str, value: Json, *, done: bool) -> None:
+        before = {} if done else {"unmet": [f"{part} was broken off"], **results["parts"].get(part, {})}
+        results["parts"][part] = {**before, **value, "done": done}
         chosen.output.write_text(json.dumps(results, indent=1) + "\n")
 
-    for name in chosen.part or [part for part in PARTS if not results["parts"].get(part, {}).get("done")]:
+    for name in chosen.part or [part for part in WHOLE if not results["parts"].get(part, {}).get("done")]:
         say(f"part {name}")
-        start = time.perf_counter()
-        value = PARTS[name](bench, lambda partial, name=name: write(name, partial, done=False), chosen.repeats)
-        write(name, {**value, "seconds": round(time.perf_counter() - start, 1)}, done=True)
+        before = results["parts"].pop(name, {})
+        keep = Keep(partial(write, name, done=False), {} if before.get("done") else before)
+        value, done = attempted(name, bench, keep, chosen.repeats)
+        write(name, value, done=done)
     unmet = [f"{name}: {what}" for name, value in results["parts"].items() for what in value.get("unmet", ())]
     for line in unmet:
         say(f"NOT MET {line}")

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from grader.errors import CourseError, UsageError
 from grader.grading import Grading
 from grader.report.model import Kind
+from grader.report.places import place_of
 
 COURSE_ENVIRONMENT_VARIABLE = "GRADE_COURSE"
 POINTS_PER_LAB = 100
@@ -195,25 +196,25 @@ def load_toml(path: Path, model: type[ModelT]) -> ModelT:
     try:
         return model.model_validate(table)
     except ValidationError as error:
-        raise CourseError(f"{path}: {explain_validation(error)}.") from error
+        raise CourseError(f"{path}: {explain_validation(error, table)}.") from error
 
 
-def explain_validation(error: ValidationError) -> str:
-    """What is wrong with a table, key by key, for a person; the first five faults."""
-    return "; ".join(_explain(item) for item in error.errors(include_url=False)[:5])
+def explain_validation(error: ValidationError, table: object) -> str:
+    """What is wrong with `table`, key by key, for a person; the first five faults."""
+    return "; ".join(_explain(item, table) for item in error.errors(include_url=False)[:5])
 
 
-def _explain(item: object) -> str:
+def _explain(item: object, table: object) -> str:
     assert isinstance(item, dict)
-    place = ".".join(str(part) for part in item["loc"]) or "the file as a whole"
+    place = place_of(item["loc"], table, "the file as a whole")
     if item["type"] == "extra_forbidden":
-        return f"`{place}` is not a key that is known here; remove it or mend its spelling"
+        return f"{place} is not a key that is known here; remove it or mend its spelling"
     if item["type"] == "missing":
-        return f"`{place}` is missing"
+        return f"{place} is missing"
     found = item.get("input")
     shown = f", found {found!r}" if isinstance(found, (str, int, float, bool)) else ""
     message = str(item["msg"]).removeprefix("Value error, ").replace("an instance of Decimal", "a number")
-    return f"`{place}`: {message[0].lower() + message[1:]}{shown}"
+    return f"{place}: {message[0].lower() + message[1:]}{shown}"
 
 
 class Course:

@@ -194,9 +194,11 @@ class Grading(Section):
 
     def deadline(self, lab: str, *names: str) -> datetime | None:
         """When `lab` is due from the student or group of these names, in UTC; an extension never makes it earlier."""
-        own = [self._extensions[name, lab[:5]] for name in names if (name, lab[:5]) in self._extensions]
         common = self._deadlines.get(lab[:5])
-        return max([*own, *([common] if common is not None else [])], default=None)
+        if common is None:
+            return None
+        own = [self._extensions[name, lab[:5]] for name in names if (name, lab[:5]) in self._extensions]
+        return max([common, *own])
 
     def lateness(self, lab: str, received_at: datetime | None, *names: str) -> Lateness:
         """How late a submission came of the student or group of these names.

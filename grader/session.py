@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -197,7 +198,8 @@ def _logger() -> Callable[[str], None]:
 
     def log(text: str) -> None:
         if file and text.strip():
-            with open(file, "a", encoding="utf-8", errors="replace") as stream:
+            # A full disk costs lines of the log, never a grade.
+            with contextlib.suppress(OSError), open(file, "a", encoding="utf-8", errors="replace") as stream:
                 stream.write(text.rstrip() + "\n")
 
     return log

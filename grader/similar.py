@@ -20,7 +20,7 @@ JSON_FILE, PAGE_FILE = "similarity.json", "similarity.html"
 
 
 def compare_class(
-    submissions: Path,
+    submissions: Sequence[Path],
     course: Course,
     labs: Sequence[Lab],
     work: Path,
@@ -32,6 +32,7 @@ def compare_class(
     """What submissions share, one result a lab that somebody handed in.
 
     Args:
+        submissions: folders of them; the same work of the same student found in two of them counts once.
         work: a folder for unpacked archives; the caller's to remove.
         against: folders of other code: solutions, an earlier term, anything.
 
@@ -39,9 +40,17 @@ def compare_class(
         UsageError: a folder isn't there or can't be read.
     """
     by_lab: dict[str, list[Work]] = {lab.id: [] for lab in labs}
-    for found in find_submissions(submissions, course, labs, work, roster):
-        if found.folder is not None and found.lab_id is not None:
-            by_lab[found.lab_id].append(work_of(found, course.lab(found.lab_id)))
+    seen: dict[tuple[str, str, str], Path] = {}
+    for number, folder in enumerate(submissions):
+        inside = work / str(number)
+        inside.mkdir()
+        for found in find_submissions(folder, course, labs, inside, roster):
+            if found.folder is None or found.lab_id is None:
+                continue
+            # Two attempts with the same files in one folder are two, as the gradebook counts them.
+            first = seen.setdefault((found.student, found.lab_id, found.content_sha256), folder)
+            if first == folder:
+                by_lab[found.lab_id].append(work_of(found, course.lab(found.lab_id)))
     others = [other for folder in against for other in works_below(folder)]
     return [compare_lab(course, lab, by_lab[lab.id], others, threshold=threshold) for lab in labs if by_lab[lab.id]]
 

@@ -82,7 +82,7 @@ def strip_notebook(text: str, name: str = "the notebook") -> str:
     """A Jupyter notebook with its cells' regions stripped, and without outputs and execution counts."""
     notebook = json.loads(text)
     notebook["metadata"].pop(NOTEBOOK_KEY, None)
-    for place, cell in enumerate(notebook["cells"]):
+    for place, cell in enumerate(notebook["cells"], start=1):
         source = cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
         cell["source"] = strip(source, f"{name}, cell {place}").splitlines(keepends=True)
         if cell["cell_type"] == "code":

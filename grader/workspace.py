@@ -8,6 +8,8 @@ from pathlib import Path
 
 from grader.course import Course
 from grader.errors import CourseError, UsageError
+from grader.files import removed_unless_whole
+from grader.machine import unwritable
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,13 @@ def _lay_out_lab(course: Course, lab_id: str, folder: Path) -> LaidOut:
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             # "x": should the file have come since, it's the student's.
-            with open(place, "xb") as file:
+            with open(place, "xb") as file, removed_unless_whole(place):
                 file.write(raw)
+                file.flush()
         except FileExistsError:
             kept.append(name)
         except OSError as error:
-            raise UsageError(
-                f"{place}: cannot be written ({error.strerror}).", hint="Name another folder: grade init DIR."
-            ) from error
+            raise unwritable(str(place), error, hint="Name another folder: grade init DIR.") from error
         else:
             made.append(name)
     return LaidOut(lab_id, tuple(made), tuple(kept))

@@ -22,16 +22,16 @@ ANSWERS: dict[str, str] = {
     "ada": REFERENCE,
     "bob": "def double(x):\n    return x * 1\n",
     "cyd": "import os\n\ndef double(x):\n    os._exit(0)\n",
-    "dee": "def double(x):\n    while True:\n        pass\n",
+    "dee": "def double(x):\n    while len(x) == 7:\n        pass\n    raise ValueError\n",
     "eve": "def double(x:\n",
     "fay": REFERENCE.replace("x * 2", "x + x"),
 }
-"""Student → double.py: right, wrong, ending its process, never ending, no Python, right in another way."""
+"""Student → double.py: right, wrong, ending its process, never ending one check, no Python, right in another way."""
 
 
 def toy_course(root: Path) -> Course:
-    """The toy course, where a call that hangs is given up after a second."""
-    return write_course(root, lab_toml=LAB_TOML.replace("call_s = 2.0", "call_s = 1.0"))
+    """The toy course, where a call that hangs is given up soon in the check that hangs for one of `ANSWERS`."""
+    return write_course(root, lab_toml=LAB_TOML.replace("points = 40", "points = 40\ntimeout_s = 3.0"))
 
 
 def write_class(folder: Path, answers: Mapping[str, str]) -> Path:

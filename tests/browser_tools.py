@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+WAIT_MS = 120_000
+"""How long a page or a start of the browser may take; only a hang takes longer."""
+
 # WCAG 2.1's relative luminance and contrast, over every element that shows text of its own.
 CONTRAST = """() => {
   const luminance = (c) => {
@@ -38,6 +41,7 @@ class Opened:
 
     def __init__(self, browser: Any, file: Path, **context: Any) -> None:
         self.context = browser.new_context(**context)
+        self.context.set_default_timeout(WAIT_MS)
         self.tab = self.context.new_page()
         self.dialogs: list[str] = []
         self.errors: list[str] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -9,13 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# The same examples every time, no stopwatch, nothing written beside the tests.
-settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
+# The same examples every time, no stopwatch (a slow machine's examples are as good), nothing written beside the tests.
+settings.register_profile(
+    "repeatable", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("repeatable")
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# Whoever runs the tests may have a terminal of any width and kind, or a course of their own; so may a CI.
+OF_THE_CALLERS_TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+OF_THE_CALLERS_COURSE = ("GRADE_COURSE", "GRADE_SECRET", "GRADE_SECRET_FILE", "GRADE_LOG")
+for name in (*OF_THE_CALLERS_TERMINAL, *OF_THE_CALLERS_COURSE, "PYTHONIOENCODING", "PYTHONWARNINGS"):
+    os.environ.pop(name, None)
+os.environ["TERM"] = "xterm-256color"
+# A worker has a user id of its own, which reads what a test lays out.
+os.umask(0o022)
 
 LONGEST_VALUE_IN_AN_ID = 60
 
@@ -32,6 +45,28 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a module that share a fixture in one process, where several share out the tests.
+
+    Each process would start the workers of such a fixture, lay out its folders, for itself.
+    """
+    for item in items:
+        fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009 - of pytest's own, unannounced
+        shared = any(definitions[-1].scope == "module" for definitions in fixtures)
+        if shared and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(Path(__file__).parent))))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected out of each later search for garbage.
+
+    A judge runs pytest, which searches several times at its end: among thousands of tests that costs a second a grade.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """A headless Chromium of the system, driven by Playwright; skips, with the reason, where either is missing.
@@ -42,8 +77,16 @@ def browser() -> Iterator[Any]:
     if program is None:
         pytest.skip("no Chromium is installed (Debian: apt-get install chromium)")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright isn't installed")
+    from browser_tools import WAIT_MS
+
     with playwright.sync_playwright() as driver:
-        # Root in a container has no user namespace to give to Chromium's own sandbox; the pages are ours.
-        found = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        # Root in a container has no user namespace to give to Chromium's own sandbox, and /dev/shm is small there; the
+        # pages are ours. The address of its socket, in the temporary folder, has at most 107 bytes.
+        found = driver.chromium.launch(
+            executable_path=program,
+            args=["--no-sandbox", "--disable-dev-shm-usage"],
+            env={**os.environ, "TMPDIR": "/tmp"},
+            timeout=WAIT_MS,
+        )
         yield found
         found.close()

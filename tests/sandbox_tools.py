@@ -59,7 +59,7 @@ def send(worker: LaunchedWorker, text: str) -> None:
     worker.sock.sendall(struct.pack("!I", len(encoded)) + encoded)
 
 
-def receive(worker: LaunchedWorker, timeout_s: float = 30) -> str:
+def receive(worker: LaunchedWorker, timeout_s: float = 120) -> str:
     """The answer; empty when the worker is gone."""
     worker.sock.settimeout(timeout_s)
     data = b""
@@ -103,7 +103,7 @@ def alive_with(marker: str) -> list[int]:
     return found
 
 
-def wait_until(condition: Any, timeout_s: float = 10) -> bool:
+def wait_until(condition: Any, timeout_s: float = 60) -> bool:
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

@@ -99,6 +99,11 @@ def test_deadline_extension_is_for_its_student_alone_and_never_earlier(tmp_path:
     assert policy.deadline("lab06", "cleo", "ada").day == 4
 
 
+def test_deadline_extension_of_a_lab_that_has_none_makes_none(tmp_path: Path) -> None:
+    policy = grading(tmp_path, '[[grading.extensions]]\nstudent = "ada"\nlab = "lab06"\nuntil = 2026-03-04T12:00:00\n')
+    assert policy.deadline("lab06", "ada") is None
+
+
 def test_lateness_without_a_time_is_on_time_and_says_so(tmp_path: Path) -> None:
     late = grading(tmp_path, "[grading.deadlines]\nlab06 = 2026-03-02T12:00:00\n").lateness("lab06", None, "ada")
     assert (late.multiplier, late.known) == (1, False)
@@ -141,7 +146,8 @@ def test_lateness_without_a_time_is_on_time_and_says_so(tmp_path: Path) -> None:
         ("[grading.late]\nrate = nan\n", "`grading.late.rate`"),
         ("[grading.late]\ninterval_hours = 0\n", "`grading.late.interval_hours`: input should be greater than 0"),
         ("[grading.late]\ngrace_minutes = 90\nrefuse_after_hours = 1\n", "refuse_after_hours (1) ends before grace"),
-        ("[[grading.extensions]]\nstudent = \"a\"\nlab = \"lab06\"\n", "`grading.extensions.0.until` is missing"),
+        ("[[grading.extensions]]\nstudent = \"a\"\nlab = \"lab06\"\n",
+         "`until` of `grading.extensions` entry 1 (student 'a') is missing"),
         (
             "[[grading.extensions]]\nstudent = \"a\"\nlab = \"lab06\"\nuntil = 2026-03-02T12:00:00\n" * 2,
             "extensions: 'a' has two for lab06",

@@ -15,10 +15,11 @@ import grader
 
 PACKAGE = Path(grader.__file__).resolve().parent
 
-LEAVES = {"errors", "grading", "course", "report"}
+LEAVES = {"errors", "machine", "grading", "course", "report"}
 MAY_IMPORT = {
     "errors": set(),
     "files": set(),
+    "machine": {"errors"},
     "report": {"errors"},
     "grading": {"errors"},
     "course": {"errors", "report", "grading"},
@@ -35,7 +36,7 @@ MAY_IMPORT = {
     "sandbox": LEAVES | {"profiles", "worker"},
     "kernels": LEAVES | {"profiles", "worker", "sandbox"},
     "baselines": LEAVES | {"profiles", "sandbox"},
-    "judge": LEAVES | {"profiles", "worker", "sandbox", "kernels", "baselines"},
+    "judge": LEAVES | {"files", "profiles", "worker", "sandbox", "kernels", "baselines"},
     "calibration": LEAVES | {"files", "profiles", "provenance", "target", "sandbox", "judge", "session"},
     "bench": LEAVES | {"files", "profiles", "provenance", "target", "sandbox", "baselines", "judge"},
     "session": LEAVES | {"profiles", "provenance", "target", "sandbox", "judge"},
@@ -156,7 +157,7 @@ def test_command_help_loads_nothing_heavy(arguments: list[str]) -> None:
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
         "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     loaded = json.loads(done.stdout.splitlines()[-1])
     assert "grader" in loaded
@@ -165,5 +166,5 @@ def test_command_help_loads_nothing_heavy(arguments: list[str]) -> None:
 
 def test_judge_loads_without_torch() -> None:
     program = "import sys, grader.session, grader.judge; print([m for m in ('torch', 'triton') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.stdout.strip() == "[]", done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
@@ -21,3 +23,15 @@ def test_package_data_names_every_file_that_is_no_module() -> None:
         name for name in data if not any(fnmatch(name, p) and name.count("/") == p.count("/") for p in patterns)
     ]
     assert not left_out
+
+
+def test_python_m_grader_is_the_command() -> None:
+    done = [
+        subprocess.run(
+            [sys.executable, *words, "lab99x", "--device", "cpu"], capture_output=True, text=True, timeout=300
+        )
+        for words in (["-m", "grader"], ["-c", "from grader.cli.main import main; main()"])
+    ]
+    assert done[0].stderr == done[1].stderr
+    assert "Unknown lab 'lab99x'" in done[0].stderr
+    assert [one.returncode for one in done] == [2, 2]

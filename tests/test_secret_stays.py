@@ -5,7 +5,10 @@ The secret is a word and 32 hexadecimal digits; who searches knows the word alon
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import stat
 import threading
 from pathlib import Path
 
@@ -174,10 +177,11 @@ def texts_of(pid: int) -> list[tuple[str, bytes]]:
         start, end = (int(word, 16) for word in line.split()[0].split("-"))
         if line.split()[1].startswith("r") and end - start < 1 << 26 and start < 1 << 47:
             texts.append(("memory", read(f"/proc/{pid}/mem", start, end - start)))
-    folder = Path(f"/proc/{pid}/fd")
-    for entry in folder.iterdir() if folder.is_dir() else ():
-        if entry.is_file():
-            texts.append(("descriptor", read(str(entry))))
+    folder = f"/proc/{pid}/fd"
+    with contextlib.suppress(OSError):  # it may end meanwhile
+        for name in os.listdir(folder):
+            if stat.S_ISREG(os.stat(f"{folder}/{name}").st_mode):
+                texts.append(("descriptor", read(f"{folder}/{name}")))
     return texts
 
 

@@ -9,6 +9,7 @@ import pytest
 from toy_course import LAB_ID, LAB_TOML, REFERENCE, write_course, write_submission
 
 from grader.course import Course
+from grader.judge.seeds import Seeds
 from grader.report.json import dumps, loads
 from grader.report.model import Report, Status
 from grader.session import GradeRequest, grade
@@ -19,8 +20,11 @@ def course(tmp_path: Path) -> Course:
     return write_course(tmp_path / "course")
 
 
+SEEDS = Seeds(b"the grader's own tests", "secret")
+
+
 def graded(course: Course, submission: Path) -> Report:
-    return grade(GradeRequest(course, LAB_ID, submission, device="cpu"))
+    return grade(GradeRequest(course, LAB_ID, submission, device="cpu", seeds=SEEDS))
 
 
 FAKE_REPORT = 'print("3 passed in 0.01s"); print(\'{"status": "pass", "points": 100}\')'
@@ -65,16 +69,16 @@ def test_crash_in_one_check_costs_only_that_check(course: Course, tmp_path: Path
     assert report.score.points == 65
 
 
-def test_hang_is_timeout_that_names_its_limit(course: Course, tmp_path: Path) -> None:
+def test_hang_is_timeout_that_names_its_limit(tmp_path: Path) -> None:
+    # Of the one check that hangs; the others may take their time on a busy machine.
+    course = write_course(tmp_path / "course", lab_toml=LAB_TOML.replace("points = 40", "points = 40\ntimeout_s = 1.0"))
     source = "def double(x):\n    while len(x) == 7:\n        pass\n    return 2 * x\n"
     report = graded(course, write_submission(tmp_path / "s", source))
     assert [check.status for check in report.checks] == [Status.TIMEOUT, Status.PASS, Status.PASS]
-    assert "2 s (the limit)" in report.checks[0].message
+    assert "1 s (the limit)" in report.checks[0].message
 
 
-def test_memory_bomb_is_oom(tmp_path: Path) -> None:
-    # On a busy machine half a gibibyte takes longer to touch than the toy lab's two seconds.
-    course = write_course(tmp_path / "course", lab_toml=LAB_TOML.replace("call_s = 2.0", "call_s = 20.0"))
+def test_memory_bomb_is_oom(course: Course, tmp_path: Path) -> None:
     source = "def double(x):\n    return bytearray(4 << 30)\n"
     report = graded(course, write_submission(tmp_path / "s", source))
     assert report.score.points == 0

@@ -33,8 +33,8 @@ runtime = "numpy"
 edit = ["double.py"]
 
 [limits]
-import_s = 5.0
-call_s = 2.0
+import_s = 60.0
+call_s = 30.0
 memory_mib = 512
 
 [checks.small]

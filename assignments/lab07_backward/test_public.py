@@ -201,7 +201,7 @@ def test_report_is_whole_and_reproduced(submission: Submission, judge: Judge) ->
     small = sorted(report.rows, key=lambda row: row.shape.q_heads * row.shape.batch * row.shape.seq_q * row.shape.seq_k)
     chosen = [small[int(place)] for place in rng.choice(min(len(small), 4), size=RERUN_ROWS, replace=False)]
     tables = [row.shape.model_dump() for row in chosen]
-    judge_rerun(judge, chosen, submission.call("check_own", tables, report.seed, module="validation"))
+    judge_rerun(judge, chosen, submission.call("check_own", tables, report.seed, module="run_harness"))
     tables = shapes(rng)
     broken = next(specimen for specimen in GRADIENTS if specimen.id == "dq-unscaled")
     judge_discerning(judge, *(try_harness(submission, each, tables[:2], 12, rng) for each in (RIGHT[0], broken)))

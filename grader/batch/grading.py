@@ -10,6 +10,7 @@ from pathlib import Path
 from grader.batch.jobs import Answer, JobSpec, Step
 from grader.course import Course
 from grader.errors import GraderError, InfrastructureError
+from grader.machine import of_this_machine
 from grader.provenance import Provenance
 from grader.report import json as report_json
 from grader.report.model import CheckResult, Report
@@ -38,11 +39,19 @@ def grade_job(spec: JobSpec, made_by: Provenance, tell: Callable[[Step], None], 
         _hold_to(spec, report)
     except GraderError as error:
         return Answer(failure=str(error))
+    except OSError as error:
+        fault = of_this_machine(error)
+        log(f"{spec.source}, {spec.lab}:\n{traceback.format_exc()}")
+        return Answer(failure=str(fault) if fault is not None else _grader_fault(error))
     except Exception as error:  # noqa: BLE001 - one submission must not end the batch, whatever it met
         log(f"{spec.source}, {spec.lab}:\n{traceback.format_exc()}")
-        return Answer(failure=f"Grader fault: {type(error).__name__}: {one_line(str(error))}.")
+        return Answer(failure=_grader_fault(error))
     named = report.model_copy(update={"submission": report.submission.model_copy(update={"path": spec.source})})
     return Answer(report=report_json.dumps(named))
+
+
+def _grader_fault(error: Exception) -> str:
+    return f"Grader fault: {type(error).__name__}: {one_line(str(error))}."
 
 
 def _request(spec: JobSpec, made_by: Provenance) -> GradeRequest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from grader.batch.conditions import Conditions
@@ -18,8 +19,25 @@ MAY_DIFFER = {"level", "device"}
 """Machines differ; each report says what it was made under. Everything else decides points."""
 
 
-def merge(out: Path, parts: Sequence[Path], *, partial: bool = False) -> int:
-    """Copy every record of `parts` to the results folder `out`; the number of records there now.
+@dataclass(frozen=True)
+class Merged:
+    """What a merged results folder holds.
+
+    Attributes:
+        records: how many are there now.
+        labs: ids of the labs.
+        submissions: the folders that the parts were graded over, where they're on this machine.
+        missing: why a folder that would be needed beside these isn't among them.
+    """
+
+    records: int
+    labs: list[str]
+    submissions: list[Path]
+    missing: list[str]
+
+
+def merge(out: Path, parts: Sequence[Path], *, partial: bool = False) -> Merged:
+    """Copy every record of `parts` to the results folder `out`.
 
     Of two results of one job the one that says more stays. What `out` holds already is kept.
 
@@ -47,9 +65,34 @@ def merge(out: Path, parts: Sequence[Path], *, partial: bool = False) -> int:
                 folder.write_file(f"{ELSEWHERE_FOLDER}/{report.name}", report.read_text(encoding="utf-8"))
         for name, content in kept.items():
             folder.write_file(name, content)
-        text = files[0].model_copy(update={"shard": None}).model_dump_json()
-        folder.write_file(BATCH_FILE, json.dumps(json.loads(text), indent=2, sort_keys=True) + "\n")
-        return len(folder.records())
+        conditions = {item.lab: item for file in reversed(files) for item in file.conditions}
+        whole = files[0].model_copy(
+            update={"shard": None, "conditions": [conditions[lab] for lab in sorted(conditions)]}
+        )
+        text = json.dumps(json.loads(whole.model_dump_json()), indent=2, sort_keys=True) + "\n"
+        folder.write_file(BATCH_FILE, text)
+        return Merged(len(folder.records()), sorted(conditions), *_submissions(parts, files))
+
+
+def _submissions(parts: Sequence[Path], files: Sequence[BatchFile]) -> tuple[list[Path], list[str]]:
+    """(the folders of submissions that are here, what is missing of those that the parts were graded over).
+
+    Each shard was graded over the whole class, so one copy of it will do for all of them.
+    """
+    there, missing = [], []
+    for part, file in zip(parts, files, strict=True):
+        path = Path(file.submissions)
+        if path.is_dir():
+            there.append((path, file))
+        else:
+            missing.append((f"{part} was graded over {path}, which isn't here", file))
+    whole_class = any(file.shard is not None for _, file in there)
+    folders: list[Path] = []
+    for path, file in there:
+        one_is_enough = file.shard is not None and folders
+        if not one_is_enough and path not in folders:
+            folders.append(path)
+    return folders, [why for why, file in missing if file.shard is None or not whole_class]
 
 
 def _kept_files(out: Path, parts: Sequence[Path]) -> dict[str, str]:

@@ -21,8 +21,10 @@ from grader.classroom.book import OVERRIDES_FILE, ROSTER_FILE, RUBRIC_FILE
 from grader.classroom.records import Record, ResultsFolder
 from grader.classroom.roster import Roster
 from grader.course import Course
-from grader.errors import UsageError
+from grader.errors import GraderError, UsageError
+from grader.machine import of_this_machine
 from grader.report import json as report_json
+from grader.report.model import Status
 from grader.sandbox.tree import shown
 
 LOCK_FILE = ".lock"
@@ -71,6 +73,7 @@ class Summary:
         total: submissions, each with a row in the end.
         kept: of these, results taken over from before.
         graded, refused, failed: of the others, by outcome; `failed` ones met a fault of the machine or the grader.
+        doubtful: of the graded, those with a check that met such a fault.
     """
 
     total: int = 0
@@ -78,11 +81,15 @@ class Summary:
     graded: int = 0
     refused: int = 0
     failed: int = 0
+    doubtful: int = 0
     failures: list[str] = field(default_factory=list)
 
     def count(self, record: Record) -> None:
         if record.outcome == "graded":
             self.graded += 1
+            if record.failed_checks:
+                self.doubtful += 1
+                self.failures.append(f"{record.student} {record.lab[:5]}: {_first_fault(record)}")
         elif record.outcome == "infrastructure":
             self.failed += 1
             self.failures.append(f"{record.student} {record.lab[:5]}: {record.message}")
@@ -94,12 +101,17 @@ class Summary:
         return self.kept + self.graded + self.refused + self.failed
 
 
+def _first_fault(record: Record) -> str:
+    checks = record.report.checks if record.report is not None else []
+    return next((f"{check.id}: {check.message}" for check in checks if check.status is Status.ERROR), "")
+
+
 @contextlib.contextmanager
 def alone(results: Path) -> Iterator[None]:
     """Hold the results folder against a second batch, for as long as this process lives.
 
     Raises:
-        UsageError: another batch holds it, or it can't be written.
+        UsageError: another batch holds it. InfrastructureError: it can't be written.
     """
     lock = FileLock(results / LOCK_FILE, timeout=0)
     try:
@@ -109,7 +121,7 @@ def alone(results: Path) -> Iterator[None]:
             f"Another batch is writing to {results}.", hint="Wait for it, or name another folder."
         ) from error
     except OSError as error:
-        raise UsageError(f"{results}: no results can be written there ({error.strerror}).") from error
+        raise _unwritable(results, error) from error
     try:
         yield
     finally:
@@ -121,6 +133,7 @@ def open_results(results: Path, *, resume: bool) -> None:
 
     Raises:
         UsageError: it holds results and `resume` wasn't asked for, or something else that isn't ours.
+        InfrastructureError: it can't be written.
     """
     try:
         inside = {path.name for path in results.iterdir()} - {LOCK_FILE, *KEPT_FILES} if results.exists() else set()
@@ -136,7 +149,13 @@ def open_results(results: Path, *, resume: bool) -> None:
         # Reports of others: a worker without namespaces must not be able to read them.
         (results / RECORDS).mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{results}: no results can be written there ({error.strerror}).") from error
+        raise _unwritable(results, error) from error
+
+
+def _unwritable(results: Path, error: OSError) -> GraderError:
+    return of_this_machine(error, results) or UsageError(
+        f"{results}: no results can be written there ({error.strerror})."
+    )
 
 
 def run_batch(request: BatchRequest, watcher: Watcher | None = None) -> Summary:
@@ -196,7 +215,7 @@ def _with_seed_of_before(request: BatchRequest) -> Options:
 
 def _write_batch_file(request: BatchRequest, options: Options, conditions: dict[str, Conditions]) -> None:
     file = BatchFile(
-        submissions=str(request.submissions),
+        submissions=str(request.submissions.resolve()),
         shard=str(request.shard) if request.shard is not None else None,
         seed=options.seeds.record(),
         time_limit_s=options.time_limit_s,

@@ -10,6 +10,7 @@ from pydantic import AwareDatetime, ValidationError
 from grader.batch.conditions import Conditions
 from grader.errors import UsageError
 from grader.report.model import Frozen, SeedRecord
+from grader.report.places import first_fault
 
 BATCH_FILE = "batch.json"
 
@@ -18,7 +19,7 @@ class BatchFile(Frozen):
     """The settings of the last batch that wrote here.
 
     Attributes:
-        submissions: the folder that was graded, as it was named.
+        submissions: the folder that was graded.
         shard: ``i/n`` when this is a part of a class; None for the whole, or for parts that were merged.
         conditions: one a lab.
     """
@@ -49,8 +50,6 @@ def read_batch_file(results: Path) -> BatchFile | None:
     try:
         return BatchFile.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the file"
         raise UsageError(
-            f"{path}: `{place}`: {first['msg']}.", hint="Remove the file; the records beside it are kept."
+            f"{path}: {first_fault(error, None, 'the file')}.", hint="Remove the file; the records beside it are kept."
         ) from error

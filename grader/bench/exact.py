@@ -143,17 +143,27 @@ class GradientTest:
             dv: Array = np.zeros((len(keys), v.shape[1]), working)
             for first in range(0, self.shape.q_len, 512):
                 block = np.arange(first, min(first + 512, self.shape.q_len))
-                p, ds = self._scores(q[block], k, v, do[block], block, dtype)
-                dk += ds[:, keys].T @ q[block]
-                dv += p[:, keys].T @ do[block]
+                p, ds = self._scores(q[block], k, v, do[block], block, dtype, keys)
+                dk += ds.T @ q[block]
+                dv += p.T @ do[block]
             gradients += [dk * scale, dv]
         rounded = gradients if dtype is None else [round_to(values, dtype) for values in gradients]
         return [values.astype(np.float64) for values in rounded]
 
-    def _scores(self, q: Array, k: Array, v: Array, do: Array, rows: Array, dtype: str | None) -> tuple[Array, Array]:
+    def _scores(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        do: Array,
+        rows: Array,
+        dtype: str | None,
+        keys: Array | slice = slice(None),
+    ) -> tuple[Array, Array]:
         """P and dS (without the scale), (rows, keys), rounded as a kernel rounds them before their products."""
         scale, visible = self.shape.softmax_scale, self.shape.visible(rows)
         o, lse = attended(q, k, v, visible, scale, dtype)
+        k, v, visible = k[keys], v[keys], visible[:, keys]
         p = np.where(visible, np.exp(q @ k.T * q.dtype.type(scale) - lse[:, None]), 0.0).astype(q.dtype)
         ds = p * (do @ v.T - (do * o).sum(axis=1, keepdims=True))
         return (p, ds) if dtype is None else (round_to(p, dtype), round_to(ds, dtype))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 from grader.bench.plans import BenchPlan
 from grader.bench.table import Row
 from grader.errors import InfrastructureError
+from grader.files import replace_bytes
+from grader.machine import unwritable
 
 DPI = 110
 
@@ -17,7 +20,7 @@ def draw(path: Path, plan: BenchPlan, rows: Sequence[Row], title: str) -> bool:
     """Write the PNG; False when no row has a time, so that there is nothing to draw.
 
     Raises:
-        InfrastructureError: matplotlib isn't installed.
+        InfrastructureError: matplotlib isn't installed. UsageError: the file can't be written.
     """
     timed = [row for row in rows if row["median_ms"]]
     if not timed:
@@ -53,6 +56,11 @@ def draw(path: Path, plan: BenchPlan, rows: Sequence[Row], title: str) -> bool:
     axes[0][0].legend(fontsize=8)
     figure.suptitle(title)
     figure.tight_layout()
-    figure.savefig(path, dpi=DPI)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=DPI)
     plt.close(figure)
+    try:
+        replace_bytes(path, picture.getvalue())
+    except OSError as error:
+        raise unwritable(str(path), error, hint="Choose another --out.") from error
     return True

@@ -19,13 +19,13 @@ from grader.bench.lanes import Lane, Lanes, opened
 from grader.bench.plans import BenchPlan, Point, Setting, Shape, Sweep, plan_of
 from grader.bench.table import Row
 from grader.course import Course, Lab
-from grader.errors import UsageError
 from grader.judge.requirements import need_runtime
 from grader.judge.speed import environment
 from grader.judge.speed.decode import DecodeShape
 from grader.judge.speed.lock import device_lock
 from grader.judge.speed.model import Rules
 from grader.judge.speed.race import GIB, MIB, UNKNOWN_L2_MIB, roofline_s
+from grader.machine import unwritable
 from grader.profiles import HardwareProfile
 from grader.report.model import Scalar
 from grader.sandbox.failures import WorkerFailure
@@ -108,7 +108,7 @@ def bench(request: BenchRequest, tell: Tell) -> BenchResult:
     try:
         request.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"--out {request.out}: cannot be made ({error.strerror}).") from error
+        raise unwritable(f"--out {request.out}", error, hint="Name another folder.") from error
     protect = [
         path for path in (request.course.root / "assignments", request.course.root / "solutions") if path.exists()
     ]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from grader.errors import UsageError
 from grader.files import replace_text
+from grader.machine import unwritable
 
 Row = dict[str, str]
 
@@ -47,7 +48,7 @@ def write(path: Path, lab: str, rows: Iterable[Row]) -> None:
     try:
         replace_text(path, text.getvalue())
     except OSError as error:
-        raise UsageError(f"{path} can't be written ({error.strerror}).", hint="Choose another --out.") from error
+        raise unwritable(str(path), error, hint="Choose another --out.") from error
 
 
 def read(path: Path, lab: str) -> list[Row]:

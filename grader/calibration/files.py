@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from grader.course import explain_validation
 from grader.errors import InfrastructureError, UsageError
 from grader.files import replace_text
+from grader.machine import unwritable
 from grader.profiles import HardwareProfile, load_profile, profiles_dir
 
 Edit = Callable[[Any], None]
@@ -44,9 +45,7 @@ def check_writable(course_dir: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise UsageError(
-            f"{folder} can't be written ({error.strerror}).", hint="Use a copy of the course that you may change."
-        ) from error
+        raise unwritable(str(folder), error, hint="Use a copy of the course that you may change.") from error
 
 
 def create_profile(course_dir: Path, table: Mapping[str, Any]) -> Path:
@@ -130,14 +129,15 @@ def _change(course_dir: Path, name: str, edit: Edit) -> Path:
 def _write(path: Path, document: Any) -> None:
     """Put a document in place, if it is a profile."""
     text = _toml().dumps(document)
+    table = _toml().parse(text).unwrap()
     try:
-        HardwareProfile.model_validate(_toml().parse(text).unwrap())
+        HardwareProfile.model_validate(table)
     except ValidationError as error:
         raise InfrastructureError(
-            f"{path} was left as it was: what would be written isn't a profile: {explain_validation(error)}.",
+            f"{path} was left as it was: what would be written isn't a profile: {explain_validation(error, table)}.",
             hint="Report this as a bug.",
         ) from error
     try:
         replace_text(path, text)
     except OSError as error:
-        raise UsageError(f"{path} can't be written ({error.strerror}).", hint="Check its permissions.") from error
+        raise unwritable(str(path), error, hint="Check its permissions.") from error

@@ -9,6 +9,14 @@ from pathlib import Path
 
 from grader.classroom.decisions import Override, Rubric, read_overrides, read_rubric
 from grader.classroom.gradebook import Row, gradebook
+from grader.classroom.idle import (
+    Class,
+    extension_place,
+    idle_extensions,
+    idle_overrides,
+    idle_rubric,
+    known_students,
+)
 from grader.classroom.merging import merged, report_sha256, same_work
 from grader.classroom.records import Record, ResultsFolder, results_folder
 from grader.classroom.roster import Roster, read_roster
@@ -42,6 +50,7 @@ class Book:
 
     Attributes:
         used: the instructor's files that were read.
+        warnings: entries of these, and of course.toml, that change nothing, and why.
     """
 
     folder: ResultsFolder
@@ -52,17 +61,18 @@ class Book:
     overrides: tuple[Override, ...]
     rubric: Rubric
     used: tuple[Path, ...]
+    warnings: tuple[str, ...] = ()
 
     def write(self) -> Path:
         """Write gradebook.csv anew."""
         return self.folder.write_file(GRADEBOOK_FILE, gradebook_csv(self.rows))
 
 
-def open_book(results: Path, course: Course, files: ClassFiles | None = None) -> Book:
+def open_book(results: Path, course: Course, files: ClassFiles | None = None, *, lenient: bool = False) -> Book:
     """The gradebook of a results folder.
 
     In the results of one shard of a class only a part of the students is known, so that what names another is left
-    alone; anywhere else it's an error.
+    alone; anywhere else it's an error, or with `lenient` one of the warnings.
 
     Raises:
         UsageError, CourseError: no results there, or one of the files is wrong; names it.
@@ -74,21 +84,37 @@ def open_book(results: Path, course: Course, files: ClassFiles | None = None) ->
     overrides_path = _place(files.overrides, OVERRIDES_FILE, (results, course.root))
     rubric_path = _place(files.rubric, RUBRIC_FILE, (results, course.root))
     roster = read_roster(roster_path) if roster_path is not None else None
-    students = None if _is_shard(results) else known_students(records, roster)
-    check_policy(course, students)
-    overrides = read_overrides(overrides_path, course, students) if overrides_path is not None else ()
-    rubric = read_rubric(rubric_path, course, students) if rubric_path is not None else {}
+    known = None if _is_shard(results) else known_students(records, roster)
+    must_be = None if lenient else known
+    # Who has more time may not have handed in anything yet; without a roster nobody knows of them.
+    check_policy(course, must_be if roster is not None else None)
+    overrides = read_overrides(overrides_path, course, must_be) if overrides_path is not None else ()
+    rubric = read_rubric(rubric_path, course, must_be) if rubric_path is not None else {}
     rows = gradebook(records, course, None, roster, overrides, rubric, elsewhere(folder))
+    found = Class(rows, records, known)
+    idle = [
+        *(idle_overrides(overrides_path, overrides, found) if overrides_path is not None else ()),
+        *(idle_rubric(rubric_path, rubric, found) if rubric_path is not None else ()),
+        *idle_extensions(policy_file(course), course.settings.grading, found),
+    ]
     used = tuple(path for path in (roster_path, overrides_path, rubric_path) if path is not None)
-    return Book(folder, course, records, rows, roster, overrides, rubric, used)
+    return Book(folder, course, records, rows, roster, overrides, rubric, used, tuple(idle))
 
 
-def known_students(records: Sequence[Record], roster: Roster | None) -> set[str]:
-    """Ids that a decision may name: students, members of groups, groups."""
-    known = {name for record in records for name in (record.student, *record.members)}
-    for student in roster.students if roster is not None else ():
-        known |= {student.student, *([student.group] if student.group else [])}
-    return known
+def check_files(results: Path, course: Course, files: ClassFiles | None = None) -> None:
+    """Raise what `open_book` would of files that are wrong whoever is in the class; for before anything is graded.
+
+    Raises:
+        UsageError, CourseError: one of the files is wrong; names it.
+    """
+    files = files or ClassFiles()
+    check_policy(course)
+    overrides_path = _place(files.overrides, OVERRIDES_FILE, (results, course.root))
+    rubric_path = _place(files.rubric, RUBRIC_FILE, (results, course.root))
+    if overrides_path is not None:
+        read_overrides(overrides_path, course, None)
+    if rubric_path is not None:
+        read_rubric(rubric_path, course, None)
 
 
 def _is_shard(results: Path) -> bool:
@@ -117,21 +143,26 @@ def check_policy(course: Course, students: Collection[str] | None = None) -> Non
         CourseError: names the key.
     """
     grading = course.settings.grading
-    path = course.root / "assignments" / "course.toml"
+    path = policy_file(course)
     known = {name for lab in course.lab_ids() for name in (lab, lab[:5])}
     for key, lab in [
-        *((f"grading.deadlines.{lab}", lab) for lab in grading.deadlines),
-        *((f"grading.extensions of {item.student!r}", item.lab) for item in grading.extensions),
+        *((f"`grading.deadlines.{lab}`", lab) for lab in grading.deadlines),
+        *((extension_place(number, item), item.lab) for number, item in enumerate(grading.extensions, start=1)),
     ]:
         if lab not in known:
             shown = ", ".join(sorted(name for name in known if len(name) == 5)) or "none"
-            raise CourseError(f"{path}: `{key}`: no lab {lab!r} in this course, expected one of {shown}.")
-    for item in grading.extensions:
+            raise CourseError(f"{path}: {key}: no lab {lab!r} in this course, expected one of {shown}.")
+    for number, item in enumerate(grading.extensions, start=1):
         if students is not None and item.student not in students:
             raise CourseError(
-                f"{path}: `grading.extensions`: no student {item.student!r} in the roster or the results.",
+                f"{path}: {extension_place(number, item)}: no student {item.student!r} in the roster or the results.",
                 hint="Mend the id, or add the student to the roster.",
             )
+
+
+def policy_file(course: Course) -> Path:
+    """Where deadlines and the rest of the policy stand."""
+    return course.root / "assignments" / "course.toml"
 
 
 def elsewhere(folder: ResultsFolder) -> list[Report]:

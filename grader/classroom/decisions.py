@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from grader.course import Course, Lab, load_toml
 from grader.errors import UsageError
@@ -37,6 +37,12 @@ class Override(Section):
     date: date
     lab: LabName | None = None
     attempt: Annotated[int, Field(ge=1)] | None = None
+    _number: int = PrivateAttr(default=0)
+
+    @property
+    def place(self) -> str:
+        """How the entry is called in messages: its number in the file, from 1, and its student."""
+        return f"`overrides` entry {self._number} (student {self.student!r})"
 
 
 class _OverridesFile(Section):
@@ -47,6 +53,12 @@ class _OverridesFile(Section):
     @classmethod
     def _tuple(cls, value: object) -> object:
         return tuple(value) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _numbered(self) -> Self:
+        for number, override in enumerate(self.overrides, start=1):
+            override._number = number
+        return self
 
 
 class RubricGrade(Section):
@@ -77,8 +89,8 @@ def read_overrides(path: Path, course: Course, students: Collection[str] | None)
     """
     labs = _labs(course)
     kept: dict[tuple[str, str, str, int | None], Override] = {}
-    for number, override in enumerate(load_toml(path, _OverridesFile).overrides, start=1):
-        place = f"{path}: override {number}"
+    for override in load_toml(path, _OverridesFile).overrides:
+        place = f"{path}: {override.place}"
         _require(override.student, students, f"{place}: no student {override.student!r} in the roster or the results")
         lab = _lab_of(override, labs, place)
         most = _most(override.check, lab)
@@ -108,16 +120,16 @@ def read_rubric(path: Path, course: Course, students: Collection[str] | None) ->
     labs = _labs(course)
     rubric: dict[tuple[str, str], RubricGrade] = {}
     for student, by_lab in load_toml(path, _RubricFile).students.items():
-        place = f"{path}: students.{student}"
+        place = f"{path}: `students.{student}`"
         _require(student, students, f"{place}: no such student in the roster or the results")
         for name, grade in by_lab.items():
             lab = _lab_named(name, labs, place)
             for item, given in grade.points.items():
                 if item not in lab.rubric:
-                    raise _unknown(item, lab.rubric, f"{place}.{name}: the rubric of {lab.short_id} has no {item!r}")
+                    raise _unknown(item, lab.rubric, f"{place}, {name}: the rubric of {lab.short_id} has no {item!r}")
                 most = Decimal(str(lab.rubric[item].points))
                 if given > most:
-                    raise UsageError(f"{place}.{name}: {given} points for {item}, which has {most} at most.")
+                    raise UsageError(f"{place}, {name}: {given} points for {item}, which has {most} at most.")
             rubric[student, lab.id] = grade
     return rubric
 

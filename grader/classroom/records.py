@@ -24,8 +24,10 @@ from pydantic import AwareDatetime, Field, ValidationError, field_validator, mod
 
 from grader.errors import InfrastructureError, UsageError
 from grader.files import TEMPORARY_PREFIX, replace_text
+from grader.machine import of_this_machine
 from grader.report import json as report_json
 from grader.report.model import Frozen, Report, Status
+from grader.report.places import first_fault
 
 Outcome = Literal["graded", "refused", "missing", "infrastructure"]
 
@@ -121,9 +123,12 @@ class Record(Frozen):
         """
         if self.outcome == "infrastructure":
             return 0
-        if self.report is not None and any(check.status is Status.ERROR for check in self.report.checks):
-            return 1
-        return 2
+        return 1 if self.failed_checks else 2
+
+    @property
+    def failed_checks(self) -> int:
+        """How many checks met a fault of the machine or the grader."""
+        return sum(check.status is Status.ERROR for check in self.report.checks) if self.report is not None else 0
 
 
 def dumps(record: Record) -> str:
@@ -150,9 +155,7 @@ def loads(text: str | bytes) -> Record:
     try:
         return Record.model_validate({**table, "report": parsed})
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the object"
-        raise UsageError(f"Not a record of this version: `{place}`: {first['msg']}.") from error
+        raise UsageError(f"Not a record of this version: {first_fault(error, table, 'the object')}.") from error
 
 
 class ResultsFolder:
@@ -230,8 +233,8 @@ class ResultsFolder:
             # uid of its own must not read them either.
             replace_text(path, text, durable=True, mode=0o600)
         except OSError as error:
-            raise InfrastructureError(
-                f"{path}: cannot be written ({error.strerror}).", hint="Free some space, or name another folder."
+            raise of_this_machine(error, path) or InfrastructureError(
+                f"{path}: cannot be written ({error.strerror}).", hint="Name another folder."
             ) from error
 
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
 from grader.cli.console import console, is_plain
-from grader.report.text import one_line, points
+from grader.report.text import count, one_line, points
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -150,5 +150,8 @@ def outcome_of(record: Record) -> str:
     """One phrase on how a submission's grading ended."""
     if record.report is None:
         return f"{record.outcome}: {one_line(record.message)}"
+    doubtful = record.failed_checks
+    if doubtful:
+        return f"{count(doubtful, 'check')} undecided by a fault of the machine or the grader"
     score = record.report.score
     return f"{points(score.points)}/{points(score.gradable)}"

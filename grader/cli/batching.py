@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grader.classroom.book import ROSTER_FILE, ClassFiles, check_policy, open_book
+from grader.classroom.book import ROSTER_FILE, Book, ClassFiles, check_files, open_book
 from grader.classroom.roster import Roster, parse_roster, read_roster, roster_text
 from grader.cli.batch_view import BatchView
+from grader.cli.books import tell_warnings
 from grader.cli.console import say
 from grader.course import Course
 from grader.errors import ExitCode, InfrastructureError, UsageError
+from grader.machine import MachineError
 from grader.report.text import count, one_line
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ class BatchWords:
 
 
 def grade_class(words: BatchWords) -> int:
-    """Grade, show, and answer the exit code: 0 when every submission has a row.
+    """Grade, show, and answer the exit code: 0 when every submission has a result, 3 when the machine failed some.
 
     Raises:
         GraderError: whatever kept the batch from beginning, or from writing its results.
@@ -57,30 +59,48 @@ def grade_class(words: BatchWords) -> int:
     from grader.batch.run import run_batch
 
     course = Course.find()
+    book: Book | None = None
+
+    def finish(folder: ResultsFolder) -> None:
+        nonlocal book
+        book = open_book(folder.root, course, ClassFiles(roster=words.roster), lenient=True)
+        book.write()
+
     try:
         with _machines(course, words) as (look, backend):
-            request = _request(course, words, look, backend)
+            request = _request(course, words, look, backend, finish)
             with BatchView(sys.stderr, request.labs) as view:
                 summary = run_batch(request, view)
+        if book is not None:
+            tell_warnings(book)
+        code = _tell(summary, words)
+        if request.shard is None:
+            from grader.cli.likeness import keep_similarity
+
+            keep_similarity(course, request.labs, [words.submissions], words.results, request.roster)
+        return code
+    except MachineError as error:
+        raise MachineError(error.message, hint=f"{error.hint} {_kept(words.results)}") from error
     except KeyboardInterrupt as stopped:
         raise KeyboardInterrupt(
             f"what was graded is kept in {words.results}; the same command with --resume goes on"
         ) from stopped
-    if request.shard is None:
-        from grader.cli.likeness import keep_similarity
-
-        keep_similarity(course, request.labs, words.submissions, words.results, request.roster)
-    return _tell(summary, words)
 
 
-def _request(course: Course, words: BatchWords, look: Look, backend: BackendMaker) -> BatchRequest:
+def _request(
+    course: Course,
+    words: BatchWords,
+    look: Look,
+    backend: BackendMaker,
+    finish: Callable[[ResultsFolder], None],
+) -> BatchRequest:
     from grader.batch.conditions import Options
+    from grader.batch.intake.folder import check_submissions
     from grader.batch.jobs import Shard
     from grader.batch.run import BatchRequest
     from grader.judge.seeds import Seeds
 
-    if not words.submissions.is_dir():
-        raise UsageError(f"{words.submissions}: expected the folder with the class's submissions.")
+    check_submissions(words.submissions)
     inside, results = words.submissions.resolve(), words.results.resolve()
     if results.is_relative_to(inside) or inside.is_relative_to(results):
         # The results would be taken for a student, or the submissions for results.
@@ -89,7 +109,7 @@ def _request(course: Course, words: BatchWords, look: Look, backend: BackendMake
             hint="Name a folder for the results outside of the submissions.",
         )
     labs = _labs(course, words.labs)
-    check_policy(course)
+    check_files(words.results, course)
     roster, text = _roster_of(course, words)
     seeds = Seeds.replay(words.seed) if words.seed is not None else Seeds.from_environment()
     # The work folder can't be among what is protected: each worker's own stage lies in it.
@@ -107,9 +127,6 @@ def _request(course: Course, words: BatchWords, look: Look, backend: BackendMake
         patience=words.patience,
         protect=tuple(str(path.resolve()) for path in protect),
     )
-
-    def finish(folder: ResultsFolder) -> None:
-        open_book(folder.root, course, ClassFiles(roster=words.roster)).write()
 
     return BatchRequest(
         course=course,
@@ -182,23 +199,31 @@ def _devices(words: BatchWords) -> tuple[str, ...]:
     return devices
 
 
+def _kept(results: Path) -> str:
+    """What a stopped batch leaves, and how it goes on; empty where it hadn't begun."""
+    if not (results / "records").is_dir():
+        return ""
+    return f"What was graded is kept in {results}; the same command with --resume goes on."
+
+
 def _tell(summary: Summary, words: BatchWords) -> int:
     parts = [
         f"{summary.graded} graded",
         *([f"{summary.kept} kept from before"] if summary.kept else []),
         *([f"{summary.refused} refused"] if summary.refused else []),
         *([f"{summary.failed} not graded by a fault of the machine"] if summary.failed else []),
+        *([f"{summary.doubtful} with undecided checks by such a fault"] if summary.doubtful else []),
     ]
     say(f"{count(summary.total, 'submission')}: {', '.join(parts)}")
     for failure in summary.failures[:SHOWN_FAILURES]:
-        say(f"  {one_line(failure)}")
+        say(f"  {one_line(failure, max_characters=400)}")
     if len(summary.failures) > SHOWN_FAILURES:
         say(f"  and {len(summary.failures) - SHOWN_FAILURES} more")
-    if summary.failed:
+    if summary.failures:
         say("  these lose no points; the same command with --resume tries them again")
     say(f"gradebook: {words.results / 'gradebook.csv'}")
     if summary.rows < summary.total:
         raise InfrastructureError(
             f"{summary.total - summary.rows} submissions have no row.", hint="Report this as a bug."
         )
-    return int(ExitCode.OK)
+    return int(ExitCode.INFRASTRUCTURE if summary.failures else ExitCode.OK)

@@ -10,6 +10,7 @@ from typing import Literal
 
 from grader.cli.console import STDOUT, say
 from grader.cli.listing import emit
+from grader.cli.output import write_below
 from grader.cli.submission import find_submission, shown
 from grader.course import Course
 from grader.errors import ExitCode
@@ -38,7 +39,6 @@ def bench_and_show(lab_name: str, options: BenchOptions, *, json_target: str | N
     from grader.bench.plans import plan_of
     from grader.bench.plot import draw
     from grader.bench.run import ON_CPU, BenchRequest, bench, summary, told
-    from grader.files import replace_text
 
     course = Course.find()
     lab = course.lab(lab_name)
@@ -64,7 +64,9 @@ def bench_and_show(lab_name: str, options: BenchOptions, *, json_target: str | N
         raise KeyboardInterrupt(
             f"the rows so far are in {shown(out / f'{stem}.csv')}; the same command with --resume adds what lacks"
         ) from stopped
-    replace_text(out / f"{stem}.json", json.dumps(summary(request, result), indent=2, sort_keys=True) + "\n")
+    write_below(
+        out, f"{stem}.json", json.dumps(summary(request, result), indent=2, sort_keys=True) + "\n", option="--out"
+    )
     if json_target is not None:
         emit(result.payload(), json_target)
     if json_target != STDOUT:

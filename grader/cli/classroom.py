@@ -17,6 +17,7 @@ from grader.classroom.points import plain
 from grader.classroom.records import Record, results_folder
 from grader.classroom.sources import Source, read_source, read_sources
 from grader.classroom.table import as_dict
+from grader.cli.books import opened
 from grader.cli.console import STDOUT, console, say
 from grader.cli.listing import emit
 from grader.course import Course
@@ -34,7 +35,7 @@ def show_gradebook(results: Path, files: ClassFiles, *, json_target: str | None)
     Raises:
         UsageError, CourseError: no results there, or one of the files is wrong.
     """
-    book = open_book(results, Course.find(), files)
+    book = opened(results, Course.find(), files)
     path = book.write()
     if json_target is not None:
         emit([as_dict(row) for row in book.rows], json_target)
@@ -118,7 +119,7 @@ def merge_in(results: Path, paths: list[Path]) -> int:
             say(f"  {shown} was made at level process, which a submission can talk into points: know who made it")
     if not taken:
         raise UsageError(f"Nothing was merged ({count(failed, 'file')} read).", hint="The lines above say why.")
-    book = open_book(results, Course.find())
+    book = opened(results, Course.find())
     say(f"{_summary(book)}; written to {book.write()}")
     return int(ExitCode.OK)
 
@@ -157,7 +158,7 @@ def _sides(old: Path, new: Path) -> tuple[list[Row], list[Row]]:
             f"{file} is a file and {folder} a folder.", hint="Compare two results folders, or two reports."
         )
     if old.is_dir():
-        return open_book(old, course).rows, open_book(new, course).rows
+        return open_book(old, course).rows, opened(new, course).rows
     left, right = read_source(old), read_source(new)
     if left.report.lab.id != right.report.lab.id:
         raise UsageError(f"{old} is of {left.report.lab.id[:5]}, {new} of {right.report.lab.id[:5]}.")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grader.classroom.book import Book, ClassFiles, open_book
+from grader.classroom.book import Book, ClassFiles
 from grader.classroom.gradebook import Row
 from grader.classroom.gradebook import span as late_span
 from grader.classroom.points import plain
@@ -14,6 +14,7 @@ from grader.classroom.records import safe_name
 from grader.classroom.roster import Roster
 from grader.classroom.sources import read_source
 from grader.classroom.table import gradebook_csv
+from grader.cli.books import opened
 from grader.cli.console import STDOUT, say
 from grader.cli.output import write_below, write_text
 from grader.course import Course, Lab
@@ -67,7 +68,7 @@ def write_export(format: str, sources: Sequence[str], output: str, files: Files)
         )
     paths = [Path(source) for source in sources]
     if len(paths) == 1 and paths[0].is_dir():
-        book = open_book(paths[0], Course.find(), ClassFiles(files.roster, files.overrides, files.rubric))
+        book = opened(paths[0], Course.find(), ClassFiles(files.roster, files.overrides, files.rubric))
         _write_class(format, book, output)
     else:
         _write_reports(format, paths, output)

@@ -12,6 +12,7 @@ from types import FrameType
 
 from grader.cli.console import say
 from grader.errors import ExitCode, GraderError
+from grader.machine import of_this_machine
 
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
@@ -34,11 +35,27 @@ def guarded(action: Callable[[], int]) -> int:
         say(f"stopped: {stopped}" if stopped.args else "stopped: nothing of this run was kept")
         return TERMINATED if asked_to_end() else INTERRUPTED
     except BrokenPipeError:
-        # The reader (`| head`) has gone. The interpreter flushes stdout once more at exit, so it must lead somewhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader (`| head`) has gone.
+        _give_up_stdout()
         return PIPE_CLOSED
+    except OSError as error:
+        fault = of_this_machine(error, _give_up_stdout())
+        if fault is None:
+            return _internal(error)
+        _explain(fault.message, fault.hint)
+        return int(fault.exit_code)
     except Exception as error:  # noqa: BLE001 - the last resort: whatever it is, it is ours and must be told as such
         return _internal(error)
+
+
+def _give_up_stdout() -> str:
+    """Its name where stdout can't be written any more: flushed once more at exit, it must lead somewhere then."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return "stdout"
+    return ""
 
 
 def _explain(message: str, hint: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
+from grader.batch.merge import Merged
 from grader.batch.run import WORK_DIR
 from grader.classroom.book import ROSTER_FILE
 from grader.classroom.records import ResultsFolder
@@ -22,6 +24,7 @@ from grader.cli.console import console, say
 from grader.course import Course, Lab
 from grader.errors import ExitCode, UsageError
 from grader.files import replace_text
+from grader.machine import unwritable
 from grader.report.text import count, one_line
 from grader.similar import PAGE_FILE, compare_class, files_of
 
@@ -51,7 +54,7 @@ def show_similar(options: SimilarOptions) -> int:
     submissions, out = _places(options)
     with tempfile.TemporaryDirectory(prefix="grade-similar-") as work:
         found = compare_class(
-            submissions,
+            [submissions],
             course,
             labs,
             Path(work),
@@ -64,7 +67,7 @@ def show_similar(options: SimilarOptions) -> int:
         for name, text in files_of(found).items():
             replace_text(out / name, text)
     except OSError as error:
-        raise UsageError(f"{out}: cannot be written ({error.strerror}).", hint="Name a folder with -o.") from error
+        raise unwritable(str(out), error, hint="Name a folder with -o.") from error
     if any(similarity.pairs for similarity in found):
         console(sys.stdout).print(_table(found))
     told = sum(len(similarity.pairs) + similarity.more for similarity in found)
@@ -72,8 +75,19 @@ def show_similar(options: SimilarOptions) -> int:
     return int(ExitCode.OK)
 
 
+def keep_similarity_of_parts(course: Course, merged: Merged, results: Path, roster: Roster | None) -> None:
+    """Write the similarity report of merged results, or say what it lacks and how it can be had."""
+    known = [lab for lab in merged.labs if lab in course.lab_ids()]
+    if merged.missing or not merged.submissions:
+        for why in merged.missing:
+            say(f"no similarity report: {why}")
+        say(f"  for one, run `grade similar SUBMISSIONS -o {shlex.quote(str(results))}` where the submissions are")
+    elif known:
+        keep_similarity(course, known, merged.submissions, results, roster)
+
+
 def keep_similarity(
-    course: Course, lab_ids: Sequence[str], submissions: Path, results: Path, roster: Roster | None
+    course: Course, lab_ids: Sequence[str], submissions: Sequence[Path], results: Path, roster: Roster | None
 ) -> None:
     """Write the similarity report of a batch into its results; what keeps it from being made costs no grade.
 

@@ -17,11 +17,13 @@ def merge(
 ) -> None:
     """Merge the results of a class that was graded in parts, and write its gradebook."""
     from grader.batch.merge import merge as merge_results
-    from grader.classroom.book import open_book
+    from grader.cli.books import opened
+    from grader.cli.likeness import keep_similarity_of_parts
     from grader.course import Course
     from grader.report.text import count
 
     course = Course.find()
-    number = merge_results(out, parts, partial=partial)
-    gradebook = open_book(out, course).write()
-    say(f"{count(number, 'record')} from {count(len(parts), 'folder')}; gradebook: {gradebook}")
+    merged = merge_results(out, parts, partial=partial)
+    book = opened(out, course, lenient=True)
+    keep_similarity_of_parts(course, merged, out, book.roster)
+    say(f"{count(merged.records, 'record')} from {count(len(parts), 'folder')}; gradebook: {book.write()}")

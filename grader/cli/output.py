@@ -8,6 +8,7 @@ from pathlib import Path
 from grader.cli.console import STDOUT
 from grader.errors import UsageError
 from grader.files import replace_text
+from grader.machine import unwritable
 
 
 def write_json(text: str, target: str) -> None:
@@ -34,10 +35,7 @@ def write_text(text: str, target: str, *, option: str) -> None:
         else:
             replace_text(path, text)
     except OSError as error:
-        raise UsageError(
-            f"{option} {target}: cannot be written ({error.strerror}).",
-            hint="Name a file in a folder you may write to.",
-        ) from error
+        raise unwritable(f"{option} {target}", error, hint="Name a file in a folder you may write to.") from error
 
 
 def write_below(folder: Path, name: str, text: str, *, option: str) -> Path:
@@ -53,6 +51,6 @@ def write_below(folder: Path, name: str, text: str, *, option: str) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{option} {folder}: cannot be made a folder ({error.strerror}).") from error
+        raise unwritable(f"{option} {folder}", error, hint="Name a folder that can be made.") from error
     write_text(text, str(path), option=option)
     return path

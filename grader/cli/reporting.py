@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from grader.classroom.book import Book, ClassFiles, open_book
+from grader.classroom.book import Book, ClassFiles
 from grader.classroom.gradebook import Row
 from grader.classroom.records import safe_name
 from grader.classroom.sources import read_source
+from grader.cli.books import opened
 from grader.cli.console import say
 from grader.cli.exporting import row_notes
 from grader.cli.output import write_below
@@ -32,7 +33,7 @@ def write_pages(sources: Sequence[Path], output: Path, files: ClassFiles, *, ins
     """
     course = Course.find()
     if len(sources) == 1 and sources[0].is_dir():
-        book = open_book(sources[0], course, files)
+        book = opened(sources[0], course, files)
         students = _class(book)
     else:
         reports = [read_source(path).report for path in sources]

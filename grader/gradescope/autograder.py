@@ -23,6 +23,7 @@ from grader.files import replace_text
 from grader.gradescope.layout import SECRET, SETTINGS, Layout
 from grader.gradescope.partial import PartialResults
 from grader.judge.seeds import SECRET_FILE_VARIABLE, SECRET_VARIABLE
+from grader.machine import of_this_machine
 from grader.report.exports.gradescope import Adjustment, gradescope, refused
 from grader.report.text import clean
 from grader.sandbox.levels import choose_isolation
@@ -43,9 +44,15 @@ def main() -> int:
         replace_text(layout.results, refused(f"Not graded: {error}.", 0.0), durable=True)
         print(f"not graded: {clean(str(error))}")
     except GraderError as error:
-        print(f"The grader failed, and the submission isn't to blame: {clean(str(error))}")
-        return int(ExitCode.INFRASTRUCTURE)
+        return _failed(str(error))
+    except OSError as error:
+        return _failed(str(of_this_machine(error) or error))
     return int(ExitCode.OK)
+
+
+def _failed(why: str) -> int:
+    print(f"The grader failed, and the submission isn't to blame: {clean(why)}")
+    return int(ExitCode.INFRASTRUCTURE)
 
 
 def _run(layout: Layout) -> None:

@@ -15,6 +15,7 @@ from grader.files import TEMPORARY_PREFIX
 from grader.gradescope.layout import COURSE, REQUIREMENTS, SECRET, SETTINGS, WHEELS
 from grader.judge.plan import HIDDEN_FILE
 from grader.judge.seeds import Seeds
+from grader.machine import out_of_resources
 
 FILES = Path(__file__).parent / "files"
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -53,7 +54,9 @@ def build_zip(
         os.replace(temporary, target)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise UsageError(f"{error.filename or target}: {error.strerror}.", hint="Check -o and the course.") from error
+        raise out_of_resources(error, target) or UsageError(
+            f"{error.filename or target}: {error.strerror}.", hint="Check -o and the course."
+        ) from error
     return len(contents)
 
 

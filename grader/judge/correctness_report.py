@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from grader.report.places import first_fault
+
 FORMAT_VERSION = 1
 MAX_BYTES = 1 << 20
 MAX_ROWS = 1000
@@ -126,9 +128,7 @@ def from_value(value: Any) -> CorrectnessReport:
     try:
         return CorrectnessReport.model_validate(value)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the report"
-        raise ReportError(f"{place[:200]}: {first['msg'].removeprefix('Value error, ')[:300]}") from None
+        raise ReportError(first_fault(error, value, "the report")[:500]) from None
 
 
 def from_json(raw: bytes) -> CorrectnessReport:

@@ -16,7 +16,9 @@ import pytest
 from grader.course import CheckSpec
 from grader.errors import GraderError
 from grader.judge.outcomes import TestOutcome
+from grader.judge.plan import PUBLIC_FILE, RESTORE
 from grader.judge.recorder import Verdict
+from grader.machine import MachineError, of_this_machine
 from grader.report.model import Status
 from grader.sandbox.failures import Crashed, ImportFailed, OutOfMemory, SubmissionRaised, TimedOut, WorkerFailure
 
@@ -159,10 +161,25 @@ def _grader_fault(error: BaseException, context: Context) -> TestOutcome:
     fault_id = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:6]
     context.log(f"fault {fault_id}\n{text}")
     # Only errors written for a reader are shown: others may hold expected values in their text.
+    machine = of_this_machine(error) if isinstance(error, OSError) else error
+    if isinstance(machine, MachineError):
+        return TestOutcome(Status.ERROR, f"This machine's fault, not yours: {machine}", phase="judge")
     shown = isinstance(error, GraderError) and not context.spec.hidden
     told = str(error) if shown else f"{type(error).__name__} in the judge."
+    place = "" if context.spec.hidden or isinstance(error, GraderError) else _in_test_file(error)
+    if place:
+        told = f"{type(error).__name__} at {place}. If that file isn't as it was handed out: {RESTORE}"
     message = f"Grader fault, not yours: {told} Report fault {fault_id}."
     return TestOutcome(Status.ERROR, _capped(message), phase="judge")
+
+
+def _in_test_file(error: BaseException) -> str:
+    """The line of the lab's own tests that raised, or lacks what it asks for; empty when it was deeper."""
+    if isinstance(error, pytest.FixtureLookupError):
+        return f"{PUBLIC_FILE} (it asks for {error.argname!r})"
+    frames = traceback.extract_tb(error.__traceback__)
+    at = frames[-1] if frames else None
+    return f"{PUBLIC_FILE}:{at.lineno}" if at is not None and Path(at.filename).name == PUBLIC_FILE else ""
 
 
 def _raised_in(error: BaseException, folder: Path) -> bool:

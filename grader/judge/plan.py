@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 PUBLIC_FILE = "test_public.py"
 HIDDEN_FILE = "test_hidden.py"
+
+RESTORE = "Restore the file: it's the course's, no part of an answer."
+"""What to do about a test file that can't be used; in a student's copy it was changed by accident."""
 
 Progress = Callable[[str, CheckResult | None], None]
 """Called with (check id, None) when a check starts and (check id, its result) when it ends."""
@@ -83,7 +87,7 @@ class Plan:
                 return NOT_HERE
         return ""
 
-    @property
+    @cached_property
     def expected(self) -> frozenset[str]:
         """Ids that must have a result when pytest is done."""
         return frozenset(check_id for check_id in self.lab.checks if not self.left_out(check_id))

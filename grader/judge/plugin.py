@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from grader.errors import CourseError
 from grader.judge.faults import Context, Overrun, classify
 from grader.judge.guard import budget_s, guarded
 from grader.judge.outcomes import TestOutcome, combine
-from grader.judge.plan import HIDDEN_FILE, Plan
+from grader.judge.plan import HIDDEN_FILE, RESTORE, Plan
 from grader.judge.recorder import Judge
 from grader.report.model import Status
 from grader.sandbox.failures import TimedOut
@@ -57,12 +58,14 @@ class EnginePlugin:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            lines = report.longreprtext.strip().splitlines()
+            text = report.longreprtext
+            lines = text.strip().splitlines()
             why = next((line[1:].strip() for line in reversed(lines) if line.startswith("E ")), lines[-1])
-            self.plan.log(report.longreprtext)
-            self.course_errors.append(
-                CourseError(f"{self.plan.tests_dir / report.nodeid}: the test file cannot be loaded: {why}.")
-            )
+            self.plan.log(text)
+            file = self.plan.tests_dir / report.nodeid
+            places = re.findall(rf'File "{re.escape(str(file))}", line (\d+)', text)
+            place = f"{file}:{places[-1]}" if places else str(file)
+            self.course_errors.append(CourseError(f"{place}: the test file cannot be loaded: {why}.", hint=RESTORE))
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -95,7 +98,7 @@ class EnginePlugin:
                 kind = "hidden" if checks[check_id].hidden else "public"
                 problem = f"decides the {kind} check {check_id!r}, whose place is in the other test file"
         if problem:
-            self.course_errors.append(CourseError(f"{item.path}: test {item.name!r} {problem}."))
+            self.course_errors.append(CourseError(f"{item.path}: test {item.name!r} {problem}.", hint=RESTORE))
         return check_id
 
     # What the fixtures hand out

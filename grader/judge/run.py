@@ -13,12 +13,21 @@ from typing import Any
 import pytest
 from pytest_jsonreport.plugin import JSONReport
 
+from grader.course import CheckSpec
 from grader.errors import CourseError
 from grader.judge import fixtures
 from grader.judge.outcomes import TestOutcome, combine, result
-from grader.judge.plan import HIDDEN_FILE, PUBLIC_FILE, Plan
+from grader.judge.plan import HIDDEN_FILE, PUBLIC_FILE, RESTORE, Plan
 from grader.judge.plugin import EnginePlugin
 from grader.report.model import CheckResult, Status
+
+_NEEDLESS = (
+    *("cacheprovider", "debugging", "doctest", "faulthandler", "junitxml", "logging", "monkeypatch", "pastebin"),
+    *("recwarn", "reports", "setuponly", "setupplan", "stepwise", "subtests", "threadexception", "tmpdir", "unittest"),
+    *("unraisableexception", "warnings"),
+)
+"""pytest's own plugins that no lab's test needs: each costs at the start of every run, and most at every test;
+`unraisableexception` also searches the whole process for garbage several times at the end."""
 
 _ARGUMENTS = (
     "--noconftest",
@@ -26,12 +35,14 @@ _ARGUMENTS = (
     "--import-mode=importlib",
     "--capture=no",
     "--assert=plain",
+    # Only what `reconcile` reads.
+    *("--json-report-omit", "collectors", "keywords", "log", "streams", "traceback", "warnings"),
     # Nobody reads the report of a failed test; the other styles parse the whole test file for each.
     "--tb=native",
     "--strict-markers",
     "--json-report-file=none",
-    *(f"-p{name}" for name in ("pytest_jsonreport.plugin",)),
-    *(f"-pno:{name}" for name in ("cacheprovider", "doctest", "faulthandler", "junitxml", "logging", "warnings")),
+    "-ppytest_jsonreport.plugin",
+    *(f"-pno:{name}" for name in _NEEDLESS),
 )
 
 
@@ -61,12 +72,16 @@ def run_checks(plan: Plan) -> list[CheckResult]:
 
 
 def _test_files(plan: Plan) -> list[Path]:
-    names = {HIDDEN_FILE if plan.lab.checks[check_id].hidden else PUBLIC_FILE for check_id in plan.expected}
+    names = {_file_of(plan.lab.checks[check_id]) for check_id in plan.expected}
     files = [plan.tests_dir / name for name in sorted(names)]
     for file in files:
         if not file.is_file():
-            raise CourseError(f"{file}: missing, but lab.toml has checks for it.", hint="Restore the file.")
+            raise CourseError(f"{file}: missing, but lab.toml has checks for it.", hint=RESTORE)
     return files
+
+
+def _file_of(spec: CheckSpec) -> str:
+    return HIDDEN_FILE if spec.hidden else PUBLIC_FILE
 
 
 def _run_pytest(plan: Plan, files: list[Path]) -> tuple[EnginePlugin, Mapping[str, Any] | None, int]:
@@ -139,8 +154,9 @@ def reconcile(
         nodes = planned.get(check_id, [])
         doubts = [doubt for node in nodes if (doubt := _doubt(check_id, tests.get(node, []), outcomes.get(node)))]
         if not nodes:
-            doubts = ["no test is bound to it"]
-        if doubts:
+            message = f"{plan.tests_dir / _file_of(spec)}: no test is bound to this check. {RESTORE}"
+            results[check_id] = result(check_id, spec, TestOutcome(Status.ERROR, message, phase="judge"))
+        elif doubts:
             plan.log(f"{check_id}: {doubts}")
             message = (
                 f"Grader fault, not yours: this check has no sure result: {doubts[0]} (pytest ended with {exit_code})."

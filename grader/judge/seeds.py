@@ -20,6 +20,8 @@ from typing import Literal
 import numpy as np
 
 from grader.errors import UsageError
+from grader.files import removed_unless_whole
+from grader.machine import unwritable
 from grader.report.model import SeedRecord
 
 SECRET_VARIABLE = "GRADE_SECRET"
@@ -130,7 +132,7 @@ def write_secret(path: Path) -> Seeds:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w", encoding="ascii") as file:
+        with removed_unless_whole(path), os.fdopen(handle, "w", encoding="ascii") as file:
             os.chmod(path, 0o600)
             file.write(text + "\n")
     except FileExistsError as error:
@@ -139,5 +141,5 @@ def write_secret(path: Path) -> Seeds:
             hint="Name another file, or move that one away.",
         ) from error
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror}).", hint="Name another file.") from error
+        raise unwritable(str(path), error, hint="Name another file.") from error
     return Seeds(text.encode(), "secret")

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+import tempfile
 import tomllib
 import zipfile
 from collections import Counter
@@ -18,6 +19,8 @@ from grader import __version__
 from grader.canary import PUBLIC_NAMES
 from grader.course import Course
 from grader.errors import CourseError, UsageError
+from grader.files import TEMPORARY_PREFIX, replace_bytes
+from grader.machine import unwritable
 from grader.provenance import PACKAGE_DIR
 from grader.release.leaks import Leak, LeakFinder
 from grader.release.redact import course_keys, lab_keys, profile_keys, redact
@@ -95,12 +98,15 @@ def write_bundle(files: Mapping[str, bytes], dist: Path) -> tuple[Path, Path]:
         raise UsageError(f"{folder} is there and is no earlier release.", hint="Name another folder, or move it away.")
     try:
         dist.mkdir(parents=True, exist_ok=True)
-        if folder.exists():
-            shutil.rmtree(folder)
-        _write_folder(files, folder)
-        packed.write_bytes(zip_bytes(files))
+        # An earlier release stays until the new one is whole.
+        with tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX, dir=dist) as fresh:
+            _write_folder(files, Path(fresh) / BUNDLE_NAME)
+            replace_bytes(packed, zip_bytes(files))
+            if folder.exists():
+                shutil.rmtree(folder)
+            os.rename(Path(fresh) / BUNDLE_NAME, folder)
     except OSError as error:
-        raise UsageError(f"{dist}: cannot be written ({error.strerror}).", hint="Name another folder.") from error
+        raise unwritable(str(dist), error, hint="Name another folder.") from error
     return folder, packed
 
 

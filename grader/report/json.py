@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from grader.errors import UsageError
 from grader.report.model import Report
+from grader.report.places import first_fault
 
 DERIVED = ("score", "public_score", "hidden_score")
 """Written for readers that don't add up themselves; recomputed, never believed, when a report is read back."""
@@ -36,9 +37,7 @@ def loads(text: str | bytes) -> Report:
     try:
         report = Report.model_validate_json(json.dumps(table))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the object"
-        raise UsageError(f"Not a report of this version: `{place}`: {first['msg']}.") from error
+        raise UsageError(f"Not a report of this version: {first_fault(error, table, 'the object')}.") from error
     actual = report.model_dump(mode="json", include=set(DERIVED))
     for key, value in claimed.items():
         if value is not None and value != actual[key]:

@@ -169,7 +169,9 @@ class WorkerClient:
         table: dict[str, Any] = value if type(value) is dict else {}
         if kind == "result" and "value" in table:
             return table
-        message = str(table.get("message", ""))[:MAX_TEXT]
+        text = str(table.get("message", ""))
+        # Of a traceback the end tells most.
+        message = text[-MAX_TEXT:] if kind == "fault" else text[:MAX_TEXT]
         if kind == "raised":
             raise self._raised(table, phase)
         if kind == "missing":

@@ -10,9 +10,11 @@ import base64
 import contextlib
 import json
 import os
+import py_compile
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ from typing import Literal
 
 from grader.course import Limits
 from grader.errors import InfrastructureError
+from grader.machine import blame_the_machine
 from grader.sandbox import bubblewrap, cgroups, environment, landlock, limits, processes, rundir, seccomp, uids
 from grader.sandbox.environment import (
     CPU_TOPOLOGY,
@@ -71,9 +74,22 @@ class LaunchSpec:
 
 def _worker_package(target: Path, extra: tuple[Path, ...]) -> Path:
     """Copy the worker's modules to `target`/grader_worker, readable by any uid whatever the checkout's modes."""
-    package = target / WORKER_PACKAGE
-    if package.exists():
+    if target.exists():
         return target
+    fresh = target.with_name(f"{target.name}.new")
+    try:
+        _copy_worker(fresh, extra)
+        fresh.rename(target)
+    except OSError as error:
+        # Half a package would fail later, and look like the submission's fault.
+        shutil.rmtree(fresh, ignore_errors=True)
+        blame_the_machine(error)
+        raise
+    return target
+
+
+def _copy_worker(target: Path, extra: tuple[Path, ...]) -> None:
+    package = target / WORKER_PACKAGE
     package.mkdir(parents=True)
     for folder in (WORKER_SOURCE, WORKER_SOURCE / "__pycache__"):
         into = package if folder == WORKER_SOURCE else package / "__pycache__"
@@ -86,7 +102,26 @@ def _worker_package(target: Path, extra: tuple[Path, ...]) -> Path:
     for path in extra:
         shutil.copy2(path, package / path.name)
     target.chmod(0o755)
-    return target
+
+
+_laid_ahead: Path | None = None
+
+
+def lay_ahead() -> None:
+    """Copy and compile the worker's modules once for all workers of this process and of those that it forks.
+
+    Pays for a process that forks judges: each would copy them again, and each worker compile them where Python writes
+    no compiled files (PYTHONDONTWRITEBYTECODE, a checkout that can't be written to).
+    """
+    global _laid_ahead
+    target = _worker_package(rundir.current() / "worker", ())
+    package = target / WORKER_PACKAGE
+    for path in package.glob("*.py"):
+        compiled = package / "__pycache__" / f"{path.stem}.{sys.implementation.cache_tag}.pyc"
+        unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        py_compile.compile(str(path), str(compiled), doraise=True, invalidation_mode=unchecked)
+        compiled.chmod(0o644)
+    _laid_ahead = target
 
 
 def _etc_files(folder: Path, uid: int) -> Path:
@@ -164,6 +199,7 @@ class _Plan:
                     run=rundir.run_id(),
                 )
             except OSError as error:
+                blame_the_machine(error)
                 raise InfrastructureError(
                     f"A control group for a worker can't be made any more: {error}.", hint="Try again."
                 ) from error
@@ -175,10 +211,11 @@ class _Plan:
     def worker_dir(self) -> Path:
         """The copy of the worker's modules: shared by a judge's workers where none of them could write to it."""
         shareable = self.sealed or self.lease is not None or bool(landlock.abi())
-        shared = rundir.current() / "worker"
         if shareable and not self.spec.extra_modules:
+            if _laid_ahead is not None:
+                return _laid_ahead
             with _copy_lock:
-                return _worker_package(shared, ())
+                return _worker_package(rundir.current() / "worker", ())
         return _worker_package(self.folder / "worker", self.spec.extra_modules)
 
     def config(self, worker: Path, socket_fd: int) -> dict[str, object]:
@@ -266,7 +303,7 @@ def _start(plan: _Plan, child_socket: socket.socket, pipe_fd: int, info_fd: int)
             command += ["/bin/sh", "-c", cgroups.JOIN_SCRIPT, "join", *plan.group.join_files, "--"]
         home = bubblewrap.WORKER_DIR if plan.sealed else str(worker)
         interpreter = [environment.python_files().executable, "-I", "-B", "-X", "utf8"]
-        bootstrap = [f"{home}/{WORKER_PACKAGE}/bootstrap.py", str(fds[0])]
+        bootstrap = [f"{home}/{WORKER_PACKAGE}/start.py", str(fds[0])]
         if plan.sealed:
             command += _sealed_command(plan, worker, fds, info_fd)
         environ = variables(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from grader.course import Lab
 from grader.errors import CourseError, UsageError
+from grader.machine import blame_the_machine
 from grader.sandbox import rundir
 from grader.sandbox.tree import MAX_NAME_BYTES, Notes, copy_bounded, entries, is_plain, open_regular, shown
 
@@ -89,6 +90,7 @@ def _copy_tree(source_fd: int, target: Path, kept: frozenset[str], notes: Notes)
         try:
             fd, size = open_regular(folder_fd, base)
         except OSError as error:
+            blame_the_machine(error)
             notes.add(name, f"it can't be read ({error.strerror})")
             return
         except ValueError as error:
@@ -104,6 +106,7 @@ def _copy_tree(source_fd: int, target: Path, kept: frozenset[str], notes: Notes)
         except ValueError as error:
             notes.add(name, str(error))
         except OSError as error:
+            blame_the_machine(error, target / name)
             notes.add(name, f"it can't be copied ({error.strerror})")
         finally:
             os.close(fd)
@@ -169,6 +172,7 @@ def _open_folder(submission: Path) -> int:
             hint=f"Try --submission {shown(str(submission.parent))}.",
         ) from error
     except OSError as error:
+        blame_the_machine(error, submission)
         raise UsageError(
             f"The submission {shown(str(submission))} can't be read ({error.strerror}).", hint="Check its permissions."
         ) from error
@@ -183,6 +187,7 @@ def stage(submission: Path, lab: Lab, provided_from: Path) -> Staged:
     Raises:
         UsageError: the folder isn't there or can't be read.
         CourseError: a provided file is missing from the course.
+        InfrastructureError: the machine ran out of something, e.g. of space for the copy.
     """
     source_fd = _open_folder(submission)
     notes = Notes()

@@ -10,6 +10,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from grader.machine import blame_the_machine
+
 MAX_DEPTH = 8
 MAX_NOTES = 20
 MAX_NAME_BYTES = 200
@@ -61,6 +63,7 @@ def entries(
         try:
             mode = os.stat(base, dir_fd=folder_fd, follow_symlinks=False).st_mode
         except OSError as error:
+            blame_the_machine(error)
             notes.add(name, f"it can't be looked at ({error.strerror})")
             continue
         if not stat.S_ISDIR(mode):
@@ -74,6 +77,7 @@ def entries(
         try:
             inner = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder_fd)
         except OSError as error:
+            blame_the_machine(error)
             notes.add(f"{name}/", f"it can't be opened ({error.strerror})")
             continue
         try:

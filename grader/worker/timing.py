@@ -60,6 +60,7 @@ class Memory(Protocol):
     def fill(self, target: Any, spec: Spec, offset: int, signs: Any) -> None: ...
     def put(self, target: Any, value: Any) -> None: ...
     def settle(self) -> None: ...
+    def release(self) -> None: ...
     def wait(self) -> None: ...
     def extent(self, output: Any, path: str) -> tuple[int, int]: ...
     def rows(self, output: Any, indices: Any) -> Any: ...
@@ -102,6 +103,9 @@ class ArrayMemory:
     def settle(self) -> None:
         self._turn += 1.0
         self._buffer.fill(self._turn)
+
+    def release(self) -> None:
+        """Nothing is kept that could be given back."""
 
     def wait(self) -> None:
         """Nothing to wait for: NumPy returns when it's done."""
@@ -176,6 +180,7 @@ class Timer:
         self._outputs, self._slots, self._graphs = [], [], {}
         _enable()
         _collect()
+        self._memory.release()
 
     def warm(self, offsets: Any, signs: Any) -> int:
         """One call of each draw, untimed: compilers and allocators do what they do once.

@@ -22,6 +22,7 @@ _Tensor = torch.Tensor
 _no_grad, _mul, _from_numpy, _empty = torch.no_grad, torch.mul, torch.from_numpy, torch.empty
 _grad, _strided = torch.autograd.grad, torch.strided
 _data_ptr, _is_contiguous, _element_size = _Tensor.data_ptr, _Tensor.is_contiguous, _Tensor.element_size
+_empty_cache = torch.cuda.empty_cache
 _graph, _CUDAGraph, _replay = torch.cuda.graph, torch.cuda.CUDAGraph, torch.cuda.CUDAGraph.replay
 
 PERSISTING_L2_LIMIT = 6
@@ -90,6 +91,11 @@ class TensorMemory:
             # Cards without the feature answer with an error, which means the same.
             self._driver.cuCtxSetLimit(PERSISTING_L2_LIMIT, ctypes.c_size_t(0))
             self._driver.cuCtxResetPersistingL2Cache()
+
+    def release(self) -> None:
+        """Give back what torch's allocator keeps: a GPU is shared with the workers of other kernels."""
+        if self._device == "cuda":
+            _empty_cache()
 
     def extent(self, output: Any, path: str) -> tuple[int, int]:
         if type(output) is not _Tensor or output.layout is not _strided or output.device.type != self._device:

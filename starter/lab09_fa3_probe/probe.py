@@ -54,5 +54,3 @@ def probe(text: str) -> dict[str, object]:
         ``hopper-tma``, ``hopper-specialised`` or ``blackwell``. Text without an instruction gives zeros and ``none``.
     """
     raise NotImplementedError("TODO: probe, see the README")
-
-

@@ -64,5 +64,3 @@ def pingpong_cycles(steps: int, gemm: float, exp: float, warpgroups: int) -> flo
     waits for its last one, and each unit serves one warpgroup at a time.
     """
     raise NotImplementedError("TODO: pingpong_cycles, see the README")
-
-

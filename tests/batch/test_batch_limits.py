@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from batch_factory import options
-from toy_course import LAB_ID, run_toy, write_course, write_submission
+from toy_course import LAB_ID, LAB_TOML, run_toy, write_course, write_submission
 
 from grader.batch.conditions import look
 from grader.course import Course
@@ -35,7 +35,8 @@ def test_time_limit_used_up_ends_the_rest_as_timeouts(course: Course) -> None:
     assert next(clock) <= 1
 
 
-def test_patience_function_that_hung_is_not_called_again(course: Course, tmp_path: Path) -> None:
+def test_patience_function_that_hung_is_not_called_again(tmp_path: Path) -> None:
+    course = write_course(tmp_path / "course", lab_toml=LAB_TOML.replace("call_s = 30.0", "call_s = 0.5"))
     submission = write_submission(tmp_path / "s", LOOP)
     report = grade(GradeRequest(course, LAB_ID, submission, device="cpu", patience=1))
     assert {check.status for check in report.checks} == {Status.TIMEOUT}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from batch_tools import ANSWERS, PROJECT, environment, eventually, judges_of, run_grade, table, toy_course, write_class
 
+from grader.batch.cluster import connected
 from grader.course import Course
 from grader.errors import ExitCode
 
@@ -52,7 +53,10 @@ def scheduler(course: Course, tmp_path: Path) -> Iterator[str]:
         for name in ("one", "two"):
             folder = ("--local-directory", str(tmp_path / name))
             start("dask_worker", "--no-nanny", "--nthreads", "1", "--name", name, *folder, *common)
-        yield json.loads(address.read_text())["address"]
+        found = json.loads(address.read_text())["address"]
+        with connected(found) as client:
+            client.wait_for_workers(2, timeout=60)  # the first would take all jobs if the second came late
+        yield found
     eventually(lambda: not judges_of(course), "warm judges outlived the cluster")
 
 
@@ -72,7 +76,6 @@ def test_batch_without_a_scheduler_is_an_infrastructure_failure(
     course: Course, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("grader.batch.cluster.CONNECT_TIMEOUT_S", 1)
-    from grader.batch.cluster import connected
     from grader.errors import InfrastructureError
 
     with (

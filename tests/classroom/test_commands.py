@@ -79,7 +79,7 @@ def test_gradebook_takes_the_files_that_lie_with_the_results(
     [
         ("roster.csv", "name\nx\n", "roster.csv:1: no column `student`"),
         ("overrides.toml", "format_version = 2\n", "overrides.toml: `format_version`"),
-        ("rubric.toml", "format_version = 1\n[students.zoe.lab06]\npoints = {}\n", "students.zoe: no such student"),
+        ("rubric.toml", "format_version = 1\n[students.zoe.lab06]\npoints = {}\n", "`students.zoe`: no such student"),
     ],
 )
 def test_gradebook_wrong_file_is_named_and_the_old_table_stays(
@@ -100,7 +100,7 @@ def test_gradebook_wrong_file_is_named_and_the_old_table_stays(
         ("[grading.deadlines]\nlab07 = 2026-03-02T12:00:00\n", "`grading.deadlines.lab07`: no lab 'lab07'"),
         (
             '[[grading.extensions]]\nstudent = "nobody"\nlab = "lab06"\nuntil = 2026-03-02T12:00:00\n',
-            "no student 'nobody' in the roster or the results",
+            "`grading.extensions` entry 1 (student 'nobody'): no student 'nobody' in the roster or the results",
         ),
     ],
 )
@@ -109,7 +109,9 @@ def test_gradebook_policy_about_nothing_is_named(
 ) -> None:
     file = course / "assignments" / "course.toml"
     file.write_text(file.read_text() + grading)
-    assert grade("gradebook", results(tmp_path / "results", [graded()])) == 2
+    root = results(tmp_path / "results", [graded()])
+    (root / "roster.csv").write_text("student\nada\n")
+    assert grade("gradebook", root) == 2
     assert why in capsys.readouterr().err
 
 

@@ -48,23 +48,35 @@ def test_read_overrides_lab_may_be_left_out_where_the_check_says_it(tmp_path: Pa
     [
         (
             ENTRY.replace("ada", "adda"),
-            "override 1: no student 'adda' in the roster or the results. Did you",
+            "`overrides` entry 1 (student 'adda'): no student 'adda' in the roster or the results. Did you",
         ),
-        (ENTRY.replace("forward", "trafic"), "override 1: lab06 has no check 'trafic'. Did you mean 'traffic'?"),
-        (ENTRY.replace("12.5", '"7"'), "`overrides.0.points`: input should be a number, found '7'"),
-        (ENTRY.replace("lab06", "lab07"), "override 1: no lab 'lab07' in this course"),
+        (
+            ENTRY.replace("forward", "trafic"),
+            "`overrides` entry 1 (student 'ada'): lab06 has no check 'trafic'. Did you mean 'traffic'?",
+        ),
+        (
+            ENTRY.replace("12.5", '"7"'),
+            "`points` of `overrides` entry 1 (student 'ada'): input should be a number, found '7'",
+        ),
+        (ENTRY.replace("lab06", "lab07"), "entry 1 (student 'ada'): no lab 'lab07' in this course"),
         (NO_LAB.replace("forward", "traffic"), "may be of lab02, lab06. Add `lab"),
         (
             NO_LAB.replace("forward", "fooward"),
             "no lab has a check 'fooward'. Did you mean",
         ),
-        (ENTRY.replace("forward", "traffic"), "override 1: 12.5 points for traffic, which has 10"),
-        (ENTRY.replace("forward", "focus") * 2, "override 2: a second one of 2026-03-01 for ada, lab06, focus"),
-        (ENTRY.replace("12.5", "-1"), "`overrides.0.points`: input should be greater than or equal to 0"),
-        (ENTRY.replace("12.5", '"12"'), "`overrides.0.points`"),
-        (ENTRY.replace('reason = "r"\n', ""), "`overrides.0.reason` is missing"),
-        (ENTRY.replace("2026-03-01", '"yesterday"'), "`overrides.0.date`"),
-        (ENTRY.replace("points", "point"), "`overrides.0.point` is not a key"),
+        (ENTRY.replace("forward", "traffic"), "entry 1 (student 'ada'): 12.5 points for traffic, which has 10"),
+        (
+            ENTRY.replace("forward", "focus") * 2,
+            "`overrides` entry 2 (student 'ada'): a second one of 2026-03-01 for ada, lab06, focus",
+        ),
+        (
+            ENTRY.replace("12.5", "-1"),
+            "`points` of `overrides` entry 1 (student 'ada'): input should be greater than or equal to 0",
+        ),
+        (ENTRY.replace("12.5", '"12"'), "`points` of `overrides` entry 1 (student 'ada')"),
+        (ENTRY.replace('reason = "r"\n', ""), "`reason` of `overrides` entry 1 (student 'ada') is missing"),
+        (ENTRY.replace("2026-03-01", '"yesterday"'), "`date` of `overrides` entry 1 (student 'ada')"),
+        (ENTRY.replace("points", "point"), "`point` of `overrides` entry 1 (student 'ada') is not a key"),
         ("[[overrides]\n", "not valid TOML"),
     ],
 )
@@ -90,7 +102,7 @@ def test_read_rubric_by_student_and_lab(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[students.adda.lab06]\npoints = { focus = 1 }\n", "students.adda: no such student in the roster"),
+        ("[students.adda.lab06]\npoints = { focus = 1 }\n", "`students.adda`: no such student in the roster"),
         ("[students.ada.lab06]\npoints = { focsu = 1 }\n", "rubric of lab06 has no 'focsu'. Did you mean 'focus'?"),
         ("[students.ada.lab02]\npoints = { focus = 1 }\n", "rubric of lab02 has no 'focus'. Known: none."),
         ("[students.ada.lab10]\npoints = { focus = 1 }\n", "no lab 'lab10'"),

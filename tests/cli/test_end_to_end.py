@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not COURSE.solution_dir(LAB.id).is_dir(), reason
 def grade(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from grader.cli.main import main; main()", *words]
     env = {key: value for key, value in os.environ.items() if not key.startswith("GRADE_")}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=env)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, env=env)
 
 
 def test_grade_reference_json_is_valid_and_alone_on_stdout() -> None:

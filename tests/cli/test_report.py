@@ -67,7 +67,7 @@ def test_report_single_report_is_a_page_by_its_hash(grade, course, tmp_path: Pat
     [
         (("report", "nowhere", "-o", "pages"), "nowhere: cannot be read"),
         (("report", "starter", "-o", "pages"), "holds no results"),
-        (("report", "report.json", "-o", "report.json"), "cannot be made a folder"),
+        (("report", "report.json", "-o", "report.json"), "Name a folder that can be made"),
     ],
 )
 def test_report_what_cannot_be_written_is_told(grade, course, tmp_path: Path, words, said: str) -> None:

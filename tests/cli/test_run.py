@@ -90,8 +90,8 @@ def test_run_json_failed_replacement_leaves_no_temporary_file(session, grade, tm
     monkeypatch.setattr("grader.files.os.replace", refuse)
     session.report = all_pass()
     done = grade("lab06", "--json", "result.json")
-    assert done.code == 2
-    assert "--json result.json: cannot be written (Read-only file system)" in done.err
+    assert done.code == 3
+    assert "The file system is read-only: --json result.json." in done.err
     assert "total       100/100" in done.out
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".grade-")]
 

@@ -106,7 +106,7 @@ class Container:
         """(exit code, what the instructor reads, results.json)."""
         self.submit(source)
         process = self.start()
-        said, _ = process.communicate(timeout=120)
+        said, _ = process.communicate(timeout=300)
         return process.returncode, said, self.results()
 
     def results(self) -> dict[str, Any] | None:
@@ -124,7 +124,7 @@ def offline() -> tuple[str, ...]:
     """A prefix that takes the network away, where this machine lets us."""
     if shutil.which("unshare") is None:
         return ()
-    able = subprocess.run(["unshare", "--net", "true"], capture_output=True, timeout=20).returncode == 0
+    able = subprocess.run(["unshare", "--net", "true"], capture_output=True, timeout=300).returncode == 0
     return ("unshare", "--net") if able else ()
 
 
@@ -136,7 +136,7 @@ def python_for_anyone(folder: Path) -> str:
     packages = next(path for path in sys.path if path.endswith("site-packages"))
     if not Path(system).exists() or environment.unreadable_by_others([Path(packages)], ancestors=True):
         pytest.skip(f"another uid can't run {sys.executable}, and there is no {system} to use in its place")
-    subprocess.run([system, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
+    subprocess.run([system, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=300)
     (folder / "lib" / Path(packages).parent.name / "site-packages" / "own.pth").write_text(packages + "\n")
     return str(folder / "bin" / "python")
 
@@ -205,12 +205,14 @@ def test_autograder_closes_hidden_tests_by_mode_too(container: Container) -> Non
 @as_root
 def test_autograder_killed_midway_leaves_a_valid_partial_grade(container: Container) -> None:
     slow = (REFERENCE / "online_softmax.py").read_text(encoding="utf-8")
-    slow += "\n\ndef merge_states(*args, **kwargs):\n    while True:\n        pass\n"
+    slow += "\n\ndef merge(*args, **kwargs):\n    while True:\n        pass\n"
     container.submit({"online_softmax.py": slow, "tolerance.py": (REFERENCE / "tolerance.py").read_text()})
     process = container.start(start_new_session=True)
-    deadline = time.monotonic() + 60
+    before = list(Course(PROJECT).lab(LAB).checks).index("merge")
+    deadline = time.monotonic() + 300
     try:
-        while not (results := container.results()) or not results["score"]:
+        # While a check hangs nothing is written, so the kill can't come in the middle of a file.
+        while not (results := container.results()) or sum("score" in test for test in results["tests"]) < before:
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -236,7 +238,7 @@ def test_autograder_one_folder_too_deep_is_found_and_told(container: Container) 
     for name in ("online_softmax.py", "tolerance.py", "tolerance.csv", "tolerance.png"):
         (container.root / "submission" / name).unlink(missing_ok=True)
     process = container.start()
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=300)
     results = container.results()
     assert results is not None, said
     assert results["score"] == 100
@@ -294,7 +296,7 @@ def test_autograder_without_isolation_leaves_no_zero(container: Container) -> No
             cwd=container.root / "source" / "course",
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         assert done.returncode == 3, done.stderr
         assert "hidden tests need level `sealed` or `uid`" in done.stdout
@@ -339,4 +341,4 @@ def test_requirements_numpy_lab_asks_for_no_torch() -> None:
 @pytest.mark.parametrize("name", ["setup.sh", "run_autograder"])
 def test_script_is_valid_bash(name: str) -> None:
     script = PROJECT / "grader" / "gradescope" / "files" / name
-    assert subprocess.run(["bash", "-n", str(script)], timeout=20).returncode == 0
+    assert subprocess.run(["bash", "-n", str(script)], timeout=300).returncode == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from grader.course import Course, Lab
@@ -11,7 +13,7 @@ from grader.judge.requirements import Machine, has_cuda_compiler, need_runtime
 
 
 def lab_of(runtime: str) -> Lab:
-    lab = Course.find().lab("lab06")
+    lab = Course.find(Path(__file__)).lab("lab06")
     return lab.model_copy(update={"runtime": runtime})
 
 

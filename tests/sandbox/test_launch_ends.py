@@ -59,8 +59,8 @@ def test_exit_of_the_worker_ends_its_orphans(isolation: Isolation, marker: str) 
     with start(isolation) as worker:
         send(worker, ORPHAN.replace("MARKER", marker).replace("{{}}", "{}") + "\nos._exit(7)")
         assert receive(worker) == ""
-        assert worker.exit_reason(5).code == 7
-        assert wait_until(lambda: alive_with(marker) == [], 5)
+        assert worker.exit_reason(60).code == 7
+        assert wait_until(lambda: alive_with(marker) == [])
 
 
 def test_kill_of_a_process_that_changes_its_pid_all_the_time_ends(isolation: Isolation, marker: str) -> None:
@@ -105,7 +105,7 @@ def test_sigkill_of_the_judge_leaves_no_process_and_the_next_judge_sweeps(
     assert wait_until(lambda: alive_with(marker) != [])
     judge.send_signal(signal.SIGKILL)
     judge.wait()
-    assert wait_until(lambda: alive_with(marker) == [], 10)
+    assert wait_until(lambda: alive_with(marker) == [])
     assert Path(told["run"]).is_dir()
     subprocess.run(
         [sys.executable, "-c", "from grader.sandbox import rundir; rundir.current()"],
@@ -130,7 +130,7 @@ def test_judge_that_exits_without_killing_its_worker_leaves_nothing(level: str, 
     if not done.stdout:
         pytest.skip(f"level {level} can't be had here")
     told = json.loads(done.stdout)
-    assert wait_until(lambda: alive_with(marker) == [], 10)
+    assert wait_until(lambda: alive_with(marker) == [])
     assert not [path for path in (told["run"], *told["groups"]) if Path(path).exists()]
 
 

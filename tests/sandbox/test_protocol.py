@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
+from sandbox_tools import wait_until
 from small_submission import small_submission
 
 from grader.sandbox.failures import ContractViolated, Crashed, SubmissionRaised, TimedOut, WorkerFailure
@@ -50,7 +50,13 @@ def right(): return 42
 
 
 def submission(folder: Path, source: str) -> Submission:
-    return small_submission(folder, TOOLS + source, call_s=3.0)
+    return small_submission(folder, TOOLS + source, call_s=30.0)
+
+
+def something_came(found: Submission) -> bool:
+    """Whether the worker of the last call writes something, soon, that nobody asked for."""
+    assert found._last is not None
+    return wait_until(found._last._channel.has_input)
 
 
 def then_right(found: Submission) -> int:
@@ -102,10 +108,8 @@ def test_forged_bytes_break_the_contract(tmp_path: Path, data: str) -> None:
 
 def test_half_a_frame_and_silence_meet_the_deadline(tmp_path: Path) -> None:
     with submission(tmp_path, "def f():\n    write(b'GRD1\\x10\\x00')\n    time.sleep(60)\n") as found:
-        started = time.monotonic()
         with pytest.raises(TimedOut, match=r"after 0\.5 s"):
             found.call("f", timeout_s=0.5)
-        assert time.monotonic() - started < 5
         assert then_right(found) == 42
 
 
@@ -197,7 +201,7 @@ def f():
 """
     with submission(tmp_path, source) as found:
         assert found.call("f") == 1
-        time.sleep(0.3)
+        assert something_came(found)
         with pytest.raises(ContractViolated, match="a message that nobody asked for"):
             found.call("right")
         assert found.call("right") == 42
@@ -220,7 +224,7 @@ def f(stream):
     with submission(tmp_path, source) as found:
         stream = found.host(Stream(), ("next_block",))
         assert found.call("f", stream) == 1
-        time.sleep(0.3)
+        assert something_came(found)
         with pytest.raises(ContractViolated):
             found.call("right")
         assert stream.calls["next_block"] == 0
@@ -263,17 +267,23 @@ def wrong(): return 41
 
 def test_result_written_after_the_return_does_not_arrive(tmp_path: Path) -> None:
     source = """
+out, called_again, written = np.zeros(1000), threading.Event(), threading.Event()
+def later():
+    called_again.wait()
+    out[:] = 42.0
+    written.set()
 def f():
-    out = np.zeros(1000)
-    def later():
-        time.sleep(0.05)
-        out[:] = 42.0
     threading.Thread(target=later, daemon=True).start()
     return out
+def again():
+    called_again.set()
+    written.wait()
+    return out.max()
 """
     with submission(tmp_path, source) as found:
-        assert found.call("f").max() == 0.0
-        time.sleep(0.1)
+        returned = found.call("f")
+        assert found.call("again") == 42.0
+        assert returned.max() == 0.0
 
 
 def test_fault_of_the_graders_claimed_by_a_submission_is_its_own(tmp_path: Path) -> None:
@@ -294,3 +304,15 @@ def test_message_with_half_a_surrogate_pair_fits_a_file(tmp_path: Path) -> None:
     with submission(tmp_path, source) as found, pytest.raises(SubmissionRaised) as caught:
         found.call("f")
     assert caught.value.message.encode().endswith(b"ValueError: ?text")
+
+
+def test_long_report_of_a_fault_is_cut_at_its_beginning(tmp_path: Path) -> None:
+    """The last lines of a traceback name the error."""
+    source = TOOLS + (
+        "def f():\n"
+        "    text = 'x' * 3900 + 'KeyError: 17'\n"
+        "    write(frame('fault', request_id(), {'~': 'dict', 'k': ['message'], 'v': [text]}))\n"
+        "    time.sleep(60)\n"
+    )
+    with small_submission(tmp_path, source) as submission, pytest.raises(ContractViolated, match="KeyError: 17"):
+        submission.call("f")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,12 +94,10 @@ def test_call_that_ends_the_process_has_its_status_and_the_next_call_works(
 
 @pytest.mark.parametrize("function", ["spin", "sleep", "stop"])
 def test_call_that_hangs_is_stopped_at_its_limit(submission: Submission, function: str) -> None:
-    started = time.monotonic()
     with pytest.raises(TimedOut, match=rf"No answer after 0.7 s \(the limit\) while calling `{function}`") as caught:
         submission.call(function, timeout_s=0.7)
     assert caught.value.status is Status.TIMEOUT
     assert caught.value.phase == "call"
-    assert time.monotonic() - started < 6
     assert submission.call("fine") == 1
 
 
@@ -163,15 +160,17 @@ def test_import_that_fails_tells_where_and_is_remembered(tmp_path: Path, source:
     ("source", "failure"),
     [("import os\nos._exit(0)\n", Crashed), ("while True: pass\n", TimedOut)],
 )
-def test_import_that_ends_or_hangs_is_remembered(tmp_path: Path, source: str, failure: type[WorkerFailure]) -> None:
+def test_import_that_ends_or_hangs_is_remembered(
+    tmp_path: Path, source: str, failure: type[WorkerFailure], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with small_submission(tmp_path, source, import_s=1.0) as found:
         with pytest.raises(failure, match=r"while importing answer\.py") as caught:
             found.call("f")
         assert caught.value.phase == "import"
-        started = time.monotonic()
+        # No second wait for the limit: no worker is started that could try again.
+        monkeypatch.setattr(found, "_launcher", lambda spec: pytest.fail("tried again"))
         with pytest.raises(failure):
             found.call("f")
-        assert time.monotonic() - started < 0.9  # no second wait for the limit
 
 
 def test_import_that_fails_is_told_again_without_the_frames_of_the_calls_before(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,9 @@ class Logging(ArrayMemory):
 
     def settle(self) -> None:
         self.log.append("settle")
+
+    def release(self) -> None:
+        self.log.append("release")
 
     def backward(self, outputs: Any, cotangents: tuple[Any, ...], leaves: tuple[Any, ...]) -> Any:
         self.log.append("backward")
@@ -206,3 +210,23 @@ def test_open_timer_takes_the_request_of_the_judge() -> None:
     assert workload.oracle.problem(drawn.call(1), picks, {0: rows}) == ""
     assert workload.oracle.problem(drawn.call(0), picks, {0: rows}) != ""
     opened.close()
+
+
+def test_close_lets_inputs_and_outputs_go_before_the_memory_is_given_back() -> None:
+    alive: list[Any] = []
+
+    class Watching(Logging):
+        def release(self) -> None:
+            alive.extend(reference() for reference in held)
+
+    held: list[Any] = []
+
+    def look(x: Any) -> Any:
+        y = x + 1
+        held.extend((weakref.ref(x), weakref.ref(y)))
+        return y
+
+    opened = timer(look, [spec("x")], Watching([]))
+    opened.window(*draw(3, 1), Gate())
+    opened.close()
+    assert alive == [None] * 6

@@ -20,8 +20,9 @@ from typing import IO, Literal
 
 from grader.batch.intake.entries import MAX_UNPACKED_BYTES, Entry, Kind, check, check_size, slashed
 from grader.batch.intake.model import UnreadableError, UnsafeError
-from grader.batch.intake.source import Place, blame_the_machine, opened
+from grader.batch.intake.source import Place, opened
 from grader.batch.intake.tarballs import CarefulTarFile
+from grader.machine import blame_the_machine
 from grader.sandbox.stage import MAX_ENTRIES
 
 Format = Literal["zip", "tar", "gzip", "bzip2", "xz", "7z", "rar", "zstd", "none"]

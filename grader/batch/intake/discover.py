@@ -12,17 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from grader.batch.intake.archives import MAX_PACKED_BYTES, archive_suffix, starts_like_an_archive
+from grader.batch.intake.folder import check_submissions
 from grader.batch.intake.layouts import Package, packages
 from grader.batch.intake.locate import locate
 from grader.batch.intake.model import Found, RefusedError
 from grader.batch.intake.nothing import nothing_here
-from grader.batch.intake.source import Place, Tree, blame_the_machine, opened, walk
+from grader.batch.intake.source import Place, Tree, opened, walk
 from grader.batch.intake.take import take
 from grader.batch.intake.unpack import Unpacker
 from grader.classroom.records import printable_id
 from grader.classroom.roster import Roster, Student
 from grader.course import Course, Lab
 from grader.errors import GraderError, UsageError
+from grader.machine import blame_the_machine
 from grader.sandbox.tree import shown
 
 MAX_NOTES = 40
@@ -41,6 +43,7 @@ def find_submissions(
     Raises:
         UsageError: `root` isn't there or can't be read. InfrastructureError: `work` can't be written.
     """
+    check_submissions(root)
     try:
         root = root.resolve(strict=True)
         found = list(packages(root, [lab.number for lab in labs]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,12 +10,9 @@ from pathlib import Path
 
 from grader.batch.intake.model import RefusedError
 from grader.batch.intake.names import is_junk
-from grader.errors import InfrastructureError
+from grader.machine import blame_the_machine
 from grader.sandbox.stage import MAX_ENTRIES
 from grader.sandbox.tree import Notes, entries, is_plain, open_regular
-
-MACHINE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO})
-"""What says something of this machine, never of a submission."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +49,7 @@ def walk(root: Path) -> Tree:
     try:
         root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
+        blame_the_machine(error, root)
         raise RefusedError(f"the folder can't be opened ({error.strerror})") from error
     try:
         for folder_fd, base, name in entries(root_fd, "", 1, notes, budget):
@@ -64,8 +61,12 @@ def walk(root: Path) -> Tree:
                 continue
             try:
                 fd, _ = open_regular(folder_fd, base)
-            except (OSError, ValueError) as error:
-                notes.add(name, str(error) if isinstance(error, ValueError) else f"it can't be read ({error.strerror})")
+            except ValueError as error:
+                notes.add(name, str(error))
+                continue
+            except OSError as error:
+                blame_the_machine(error, root / name)
+                notes.add(name, f"it can't be read ({error.strerror})")
                 continue
             os.close(fd)
             tree.files[name] = Place(root, name)
@@ -96,15 +97,3 @@ def opened(place: Place) -> Iterator[tuple[int, int]]:
         for fd in reversed(held):
             with suppress(OSError):
                 os.close(fd)
-
-
-def blame_the_machine(error: OSError, where: Path) -> None:
-    """Raise what is no student's fault; return for what is.
-
-    Raises:
-        InfrastructureError: the disk is full, read-only or broken, or descriptors ran out.
-    """
-    if error.errno in MACHINE_ERRORS:
-        raise InfrastructureError(
-            f"{where}: the work folder can't be written ({error.strerror}).", hint="Free some space, then --resume."
-        ) from error

@@ -10,7 +10,8 @@ from grader.batch.intake.archives import CHUNK_BYTES, archive_suffix, misnamed, 
 from grader.batch.intake.entries import MAX_UNPACKED_BYTES, Entry
 from grader.batch.intake.model import RefusedError, UnreadableError, UnsafeError
 from grader.batch.intake.names import is_junk
-from grader.batch.intake.source import Place, Tree, blame_the_machine, opened
+from grader.batch.intake.source import Place, Tree, opened
+from grader.machine import blame_the_machine
 from grader.sandbox.stage import MAX_ENTRIES
 from grader.sandbox.tree import Notes, is_plain, shown
 

@@ -78,7 +78,7 @@ class Fault:
 def read_report(judge: Judging, raw: bytes | None) -> CorrectnessReport:
     """The submission's report; fails the check where it isn't whole or contradicts itself."""
     if raw is None:
-        judge.fail(f"{REPORT} isn't in the submission; `python validation.py` writes it.")
+        judge.fail(f"{REPORT} isn't in the submission; `python run_harness.py` writes it.")
     try:
         report = from_json(raw)
     except ReportError as error:
@@ -145,7 +145,7 @@ def judge_rerun(judge: Judging, told: Sequence[Row], value: object) -> None:
                 Fault(
                     "report-not-reproduced",
                     f"At {place} {REPORT} has {name}'s error at {then:.2g} of its tolerance or less; a new run has it "
-                    f"at {now:.2g}. Write the report anew with `python validation.py`.",
+                    f"at {now:.2g}. Write the report anew with `python run_harness.py`.",
                 ).raise_by(judge)
 
 
@@ -263,7 +263,7 @@ def _judge_table(judge: Judging, text: str, report: CorrectnessReport) -> None:
             Fault(
                 "notes-incomplete",
                 f"{NOTES} has no table line for row {number} of {REPORT}: | {number} | {row.shape.dtype} | and the "
-                "five tolerances |; `python validation.py` prints the table.",
+                "five tolerances |; `python run_harness.py` prints the table.",
             ).raise_by(judge)
         dtype, *figures = lines[number]
         wanted = [row.tolerances[name] for name in TENSORS]

@@ -16,7 +16,7 @@ from grader.report.model import Diagnosis
 from grader.sandbox.failures import ContractViolated, SubmissionRaised
 from grader.sandbox.hosting import Hosted
 
-FUNCTION, MODULE = "check_hosted", "validation"
+FUNCTION, MODULE = "check_hosted", "run_harness"
 ShapeTable = dict[str, Any]
 SHOWN = 3
 TRIED_RIGHT = 6

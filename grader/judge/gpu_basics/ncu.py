@@ -250,7 +250,7 @@ def judge_own_capture(judge: Judge, text: str, build: CudaBuild) -> None:
         launches = read(text)
     except NcuError as error:
         raise NoCounters(f"ncu's own table can't be read: {error}") from error
-    for number, launch in enumerate(launches):
+    for number, launch in enumerate(launches, start=1):
         judge.measure(f"{number}: {launch.kernel} sectors_per_request", launch.sectors_per_request)
     wrong = disagreement(launches, build)
     if wrong:

@@ -244,10 +244,11 @@ def explain(listings: Sequence[Listing], answers: Sequence[Any], name: str) -> D
     for mistake in MISTAKES:
         if name not in mistake.fields:
             continue
-        if all(_fits(mistake.answer(listing, name), answer) for listing, answer in zip(listings, answers, strict=True)):
+        if all(fits(mistake.answer(listing, name), answer) for listing, answer in zip(listings, answers, strict=True)):
             return Diagnosis(id=mistake.id, text=mistake.text)
     return None
 
 
-def _fits(predicted: Any, answer: Any) -> bool:
+def fits(predicted: Any, answer: Any) -> bool:
+    """Whether an answer is what a mistake predicts, or among what it could be."""
     return answer in predicted if isinstance(predicted, frozenset) else bool(predicted == answer)

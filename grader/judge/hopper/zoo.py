@@ -14,7 +14,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -150,7 +150,9 @@ def chosen(listings: Iterable[Listing], names: Iterable[str]) -> list[Listing]:
 
 def renamed(listing: Listing, symbol: str) -> Listing:
     """The same kernel under another name, so that its own says nothing."""
-    return replace(listing, text=re.sub(rf"\b{re.escape(listing.symbol)}\b", symbol, listing.text), symbol=symbol)
+    # PTX names a kernel's parameters after it.
+    name = rf"\b{re.escape(listing.symbol)}(?=\b|_param_)"
+    return replace(listing, text=re.sub(name, symbol, listing.text), symbol=symbol)
 
 
 REMARKS = {
@@ -186,8 +188,7 @@ def misleading(listing: Listing, rng: np.random.Generator) -> Listing:
     """The same instructions among text that names others: remarks, a file, strings, labels, and the kernel's name."""
     told = REMARKS[listing.language]
     lines = renamed(listing, MISLEADING_SYMBOL).text.splitlines()
-    # Only behind a whole statement: a line of PTX may be the middle of one.
-    places = [place for place, line in enumerate(lines) if line.rstrip().endswith(";")]
+    places = list(_behind_statements(lines))
     picked = sorted((int(p) for p in rng.choice(places, size=min(24, len(places)), replace=False)), reverse=True)
     for number, place in enumerate(picked):
         lines.insert(place + 1, _misleading_line(listing.language, number, told[int(rng.integers(len(told)))]))
@@ -195,6 +196,16 @@ def misleading(listing: Listing, rng: np.random.Generator) -> Listing:
     return replace(
         listing, text="\n".join([f"{head} {told[0]}", f"/* {told[1]} */", *lines, ""]), symbol=MISLEADING_SYMBOL
     )
+
+
+def _behind_statements(lines: Sequence[str]) -> Iterator[int]:
+    """Lines that end a statement and lie in no remark: a line of PTX may be the middle of either."""
+    inside = False
+    for place, line in enumerate(lines):
+        code = line.partition("//")[0]
+        inside = "*/" not in code if inside else code.rfind("/*") > code.rfind("*/")
+        if not inside and line.rstrip().endswith(";"):
+            yield place
 
 
 def _misleading_line(language: str, number: int, instruction: str) -> str:

@@ -132,20 +132,28 @@ class GradientRows:
         for head in range(kv_head * shape.group, (kv_head + 1) * shape.group):
             for first in range(0, shape.q_len, 256):
                 rows = np.arange(first, min(first + 256, shape.q_len))
-                grad_scores, weights, q, upstream = self._scores(drawn, batch, head, rows, k, v)
-                dk += grad_scores[:, keys].T @ q
-                dv += weights[:, keys].T @ upstream
+                grad_scores, weights, q, upstream = self._scores(drawn, batch, head, rows, k, v, keys)
+                dk += grad_scores.T @ q
+                dv += weights.T @ upstream
         return off_by("dK", taken[1], dk, shape.dtype) or off_by("dV", taken[2], dv, shape.dtype)
 
     def _scores(
-        self, drawn: Drawn, batch: int, head: int, rows: Array, k: Array, v: Array
+        self,
+        drawn: Drawn,
+        batch: int,
+        head: int,
+        rows: Array,
+        k: Array,
+        v: Array,
+        keys: Array | slice = slice(None),
     ) -> tuple[Array, Array, Array, Array]:
-        """(dS times the scale, P, Q, dO) of some query rows: (rows, k_len) twice, (rows, head_dim) twice."""
+        """(dS times the scale, P, Q, dO) of some query rows: (rows, keys) twice, (rows, head_dim) twice."""
         scale = self.shape.softmax_scale
         q, upstream = drawn.take("q", batch, head)[rows], drawn.take("do", batch, head)[rows]
         visible = self.shape.visible(rows)
         scores = q @ k.T * scale
         o, lse = softmax_attention(scores, visible, v)
+        scores, v, visible = scores[:, keys], v[keys], visible[:, keys]
         shift = np.where(np.isneginf(lse), 0.0, lse)[:, None]
         weights = np.exp(np.where(visible, scores, -np.inf) - shift)
         delta = (upstream * o).sum(axis=1, keepdims=True)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
-from classroom.factory import LAB06
+from batch_factory import conditions
+from classroom.factory import LAB06, MONDAY, graded
 from classroom.toy_class import a_course
 
+from grader.batch.settings import BatchFile
+from grader.classroom.records import ResultsFolder
 from grader.cli.failure import guarded
 from grader.cli.main import invoke
 from grader.course import COURSE_ENVIRONMENT_VARIABLE
 from grader.errors import UsageError
+from grader.report.model import SeedRecord
 from grader.similar import works_below
 
 CODE = """\
@@ -127,3 +132,52 @@ def test_works_below_takes_each_folder_with_code_once(tmp_path: Path) -> None:
     ]
     with pytest.raises(UsageError, match="no such folder"):
         works_below(tmp_path / "nowhere")
+
+
+def part(folder: Path, student: str, submissions: Path, shard: str | None) -> Path:
+    """A results folder of one student's record, as a batch over `submissions` leaves it."""
+    ResultsFolder(folder).write(graded(student))
+    file = BatchFile(
+        submissions=str(submissions),
+        shard=shard,
+        seed=SeedRecord(source="random", key_id="0" * 16, key="ab"),
+        time_limit_s=1,
+        patience=1,
+        conditions=[conditions(LAB06)],
+        started_at=MONDAY,
+    )
+    (folder / "batch.json").write_text(file.model_dump_json())
+    return folder
+
+
+def test_merge_of_shards_compares_the_whole_class_once(submissions: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(submissions, tmp_path / "copy")
+    gone = tmp_path / "gone"
+    parts = [
+        part(tmp_path / f"p{n}", f"s{n}", folder, f"{n}/3") for n, folder in ((1, gone), (2, submissions), (3, copy))
+    ]
+    assert grade("merge", tmp_path / "whole", *parts) == 0
+    assert pairs(tmp_path / "whole") == [("ada", "ben", 1.0)]
+    assert not (tmp_path / "whole" / ".work").exists()
+
+
+def test_merge_of_two_classes_compares_across_them(submissions: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "zoe" / LAB06).mkdir(parents=True)
+    (other / "zoe" / LAB06 / "answer.py").write_text(OTHER)
+    parts = [part(tmp_path / name, name, folder, None) for name, folder in (("ada", submissions), ("zoe", other))]
+    assert grade("merge", tmp_path / "whole", *parts) == 0
+    assert pairs(tmp_path / "whole") == [("cleo", "zoe", 1.0), ("ada", "ben", 1.0)]
+
+
+def test_merge_without_the_submissions_says_how_to_get_the_report(
+    submissions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    parts = [part(tmp_path / "p1", "ada", gone, "1/2"), part(tmp_path / "p2", "ben", gone, "2/2")]
+    assert grade("merge", tmp_path / "whole", *parts) == 0
+    said = capsys.readouterr().err
+    assert f"no similarity report: {parts[0]} was graded over {gone}, which isn't here" in said
+    assert f"`grade similar SUBMISSIONS -o {tmp_path / 'whole'}`" in said
+    assert (tmp_path / "whole" / "gradebook.csv").is_file()
+    assert not (tmp_path / "whole" / "similarity.json").exists()
