@@ -56,13 +56,13 @@ class Key:
 def judge_table(judge: Judging, text: bytes, profiles: Sequence[HardwareProfile]) -> None:
     """Every row is tested, its rate follows from its time, the sweep is whole and from one Hopper card."""
     rows = _rows(judge, text)
-    for row in rows:
-        judge_tested(judge, row)
-        judge_rate(judge, row, profiles)
     cards = sorted({row.words["gpu"] for row in rows})
     if len(cards) != 1 or hopper(profiles, cards[0]) is None:
         known = ", ".join(name for profile in _hoppers(profiles) for name in profile.device_names)
         _say(judge, "bench-not-hopper", f"the column gpu holds {', '.join(cards)[:120]}; expected one of {known}.")
+    for row in rows:
+        judge_tested(judge, row)
+        judge_rate(judge, row, profiles)
     found = _tested(rows)
     for head_dim, causal in _panels():
         for length in LENGTHS:

@@ -105,14 +105,14 @@ def scale_guesses(amax: Array | float, others: Sequence[Array | float]) -> list[
     with np.errstate(all="ignore"):
         inverse = e4m3.LARGEST / largest
     return [
-        ("fp8-scale-240", "The scale is amax / 240; the largest number here is 448.", lambda: [largest / 240]),
-        ("fp8-scale-inverted", "The scale is 448 / amax, its inverse.", lambda: [inverse]),
-        ("fp8-scale-is-amax", "The scale is amax, without the division by 448.", lambda: [largest]),
         (
             "fp8-scale-zero",
             "A block without a number that counts has the scale 0, by which nothing can be divided.",
             lambda: [(largest / e4m3.LARGEST).astype(np.float32)],
         ),
+        ("fp8-scale-240", "The scale is amax / 240; the largest number here is 448.", lambda: [largest / 240]),
+        ("fp8-scale-inverted", "The scale is 448 / amax, its inverse.", lambda: [inverse]),
+        ("fp8-scale-is-amax", "The scale is amax, without the division by 448.", lambda: [largest]),
         (
             "fp8-scale-power-of-two",
             "The scale is a power of two.",
