@@ -99,11 +99,11 @@ def test_half_precision_attention_does_not_saturate(submission: Submission, judg
 @check("stream-memory")
 def test_stream_is_not_gathered(submission: Submission, judge: Judge) -> None:
     """A long stream; what the call allocates at its peak stays that of a few blocks."""
-    blocks = streams.long_stream(judge)
-    stream = submission.host(streams.BlockStream(blocks), ("next_block",))
+    long = streams.LongStream.draw(judge)
+    stream = submission.host(streams.BlockStream(long.blocks), ("next_block",))
     measured = submission.measured_call("online_softmax_stats", stream)
-    truth = streams.recurrence(blocks)
-    streams.judge_stats(judge, blocks, measured.value, "online_softmax_stats, a long stream", truth=truth)
+    truth = long.statistics()
+    streams.judge_stats(judge, long.blocks, measured.value, "online_softmax_stats, a long stream", truth=truth)
     streams.judge_peak(judge, measured.peak_bytes, "online_softmax_stats")
 
 
@@ -261,10 +261,10 @@ def test_exact_statistics_do_not_depend_on_the_blocking(submission: Submission, 
 @check("exact-bits")
 def test_exact_stream_is_not_gathered(submission: Submission, judge: Judge) -> None:
     """Exactness must not be bought with memory."""
-    blocks = streams.long_stream(judge)
-    stream = submission.host(streams.BlockStream(blocks), ("next_block",))
+    long = streams.LongStream.draw(judge)
+    stream = submission.host(streams.BlockStream(long.blocks), ("next_block",))
     measured = submission.measured_call("exact_softmax_stats", stream)
-    exact.stats_pair(judge, measured.value, len(blocks[0]), "exact_softmax_stats")
+    exact.stats_pair(judge, measured.value, len(long.wide), "exact_softmax_stats")
     streams.judge_peak(judge, measured.peak_bytes, "exact_softmax_stats")
 
 

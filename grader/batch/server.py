@@ -2,7 +2,8 @@
 
 It never sees a submission and never starts a worker; it has one thread, so its children may fork and thread as they
 like. Whoever started it (`grader.batch.client`) sends a job and the write end of a pipe; the child answers there, and
-this process adds how the child ended.
+this process adds how the child ended. What a child has computed from the judge's inputs alone it leaves in a memfd, so
+that the next ones need not (`grader.judge.memo`).
 
 Nobody is left behind: this process dies with its starter and its children die with it, by parent-death signals;
 sandboxes end with the child that made them, and what is orphaned on the way is adopted and reaped here.
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from grader.batch.jobs import JobSpec
+    from grader.judge.memo import Memo
     from grader.provenance import Provenance
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -43,10 +45,12 @@ def die_with(parent: int) -> None:
 class Server:
     """The loop. `run` returns when the starter has hung up."""
 
-    def __init__(self, control: socket.socket, made_by: Provenance) -> None:
+    def __init__(self, control: socket.socket, made_by: Provenance, memo: Memo) -> None:
         self._control = control
         self._made_by = made_by
+        self._memo = memo
         self._pipes: dict[int, int] = {}
+        self._learned: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
         # A child's end must wake the poll below, wherever it falls.
         self._woken, self._waker = os.pipe()
@@ -86,20 +90,20 @@ class Server:
                 os.kill(pid, request.signal)
             return
         (pipe,) = fds
-        server = os.getpid()
+        server, learned = os.getpid(), os.memfd_create("learned")
         pid = os.fork()
         if pid == 0:
             die_with(server)
             self._leave_to_child()
-            _grade_and_exit(request.spec, self._made_by, pipe)
-        self._pipes[pid], self._numbers[request.number] = pipe, pid
+            _grade_and_exit(request.spec, self._made_by, pipe, self._memo, learned)
+        self._pipes[pid], self._learned[pid], self._numbers[request.number] = pipe, learned, pid
 
     def _leave_to_child(self) -> None:
         """In the child: let go of what belongs to the server, other jobs' pipes above all."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._control.close()
-        for fd in (self._woken, self._waker, *self._pipes.values()):
+        for fd in (self._woken, self._waker, *self._pipes.values(), *self._learned.values()):
             os.close(fd)
 
     def _reap(self, flags: int = os.WNOHANG) -> None:
@@ -121,6 +125,9 @@ class Server:
             if status != 0:
                 # It was killed or crashed, so its folders and its control groups are still there.
                 rundir.sweep()
+            else:
+                self._memo.read_added(self._learned[pid])
+            os.close(self._learned.pop(pid))
             code = os.waitstatus_to_exitcode(status)
             _write_all(pipe, line(Ended(code=code, cpu_s=usage.ru_utime + usage.ru_stime)))
             os.close(pipe)
@@ -142,7 +149,7 @@ def _write_all(pipe: int, data: bytes) -> None:
         return
 
 
-def _grade_and_exit(spec: JobSpec, made_by: Provenance, pipe: int) -> None:
+def _grade_and_exit(spec: JobSpec, made_by: Provenance, pipe: int, memo: Memo, learned: int) -> None:
     """The child's life: grade, answer, clean up. Never returns."""
     from grader.batch.grading import grade_job
     from grader.batch.protocol import line
@@ -154,6 +161,7 @@ def _grade_and_exit(spec: JobSpec, made_by: Provenance, pipe: int) -> None:
         answer = grade_job(spec, made_by, lambda step: _write_all(pipe, line(step)), _log)
         rundir.leave()
         _write_all(pipe, line(answer))
+        memo.write_added(learned)
         code = 0
     except KeyboardInterrupt:
         # Asked to end: the sandbox has been closed on the way here.
@@ -178,12 +186,13 @@ def main() -> None:
     control = socket.socket(fileno=int(fd))
     control.set_inheritable(False)
     from grader.batch.warm import warm
+    from grader.judge import memo
     from grader.sandbox import rundir
 
     rundir.sweep()
     made_by = warm(course, labs, _log)
     try:
-        Server(control, made_by).run()
+        Server(control, made_by, memo.enable()).run()
     finally:
         rundir.sweep()
 

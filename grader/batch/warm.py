@@ -15,6 +15,7 @@ from grader.errors import GraderError
 from grader.judge.plan import HIDDEN_FILE, PUBLIC_FILE
 from grader.judge.run import hermetic
 from grader.provenance import Provenance
+from grader.sandbox.launch import lay_ahead
 from grader.sandbox.levels import LEVELS, choose_isolation
 
 
@@ -26,6 +27,8 @@ def warm(course_root: str, labs: Sequence[str], log: Callable[[str], None]) -> P
 
     A test file that can't be imported is left to the jobs, which say so in their results.
     """
+    import numpy.random  # noqa: F401 - NumPy loads it only when it's first used
+
     import grader.batch.grading
     import grader.batch.protocol  # noqa: F401
 
@@ -41,6 +44,7 @@ def warm(course_root: str, labs: Sequence[str], log: Callable[[str], None]) -> P
             choose_isolation(level)
         except GraderError:
             continue  # The jobs find the same, and say it.
+    lay_ahead()
     found = provenance.look(course)
     # Children share these pages as long as nobody writes to them, and the collector would.
     gc.collect()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,7 +87,7 @@ class Plan:
                 return NOT_HERE
         return ""
 
-    @property
+    @cached_property
     def expected(self) -> frozenset[str]:
         """Ids that must have a result when pytest is done."""
         return frozenset(check_id for check_id in self.lab.checks if not self.left_out(check_id))

@@ -21,20 +21,28 @@ from grader.judge.plan import HIDDEN_FILE, PUBLIC_FILE, RESTORE, Plan
 from grader.judge.plugin import EnginePlugin
 from grader.report.model import CheckResult, Status
 
+_NEEDLESS = (
+    *("cacheprovider", "debugging", "doctest", "faulthandler", "junitxml", "logging", "monkeypatch", "pastebin"),
+    *("recwarn", "reports", "setuponly", "setupplan", "stepwise", "subtests", "threadexception", "tmpdir", "unittest"),
+    *("unraisableexception", "warnings"),
+)
+"""pytest's own plugins that no lab's test needs: each costs at the start of every run, and most at every test;
+`unraisableexception` also searches the whole process for garbage several times at the end."""
+
 _ARGUMENTS = (
     "--noconftest",
     f"--config-file={os.devnull}",
     "--import-mode=importlib",
     "--capture=no",
     "--assert=plain",
+    # Only what `reconcile` reads.
+    *("--json-report-omit", "collectors", "keywords", "log", "streams", "traceback", "warnings"),
     # Nobody reads the report of a failed test; the other styles parse the whole test file for each.
     "--tb=native",
     "--strict-markers",
     "--json-report-file=none",
-    *(f"-p{name}" for name in ("pytest_jsonreport.plugin",)),
-    *(f"-pno:{name}" for name in ("cacheprovider", "doctest", "faulthandler", "junitxml", "logging", "warnings")),
-    # It searches the whole process for garbage several times at the end, to warn of what nobody reads.
-    "-pno:unraisableexception",
+    "-ppytest_jsonreport.plugin",
+    *(f"-pno:{name}" for name in _NEEDLESS),
 )
 
 

@@ -26,12 +26,13 @@ they printed lies in `benchmarks/results/`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Literal, get_args
 
 import numpy as np
 
 from grader.judge.compare import Breach, Errors, absolute_error, misplaced, sizes
+from grader.judge.memo import kept
 from grader.judge.oracle import Result, RowView
 from grader.judge.precision import LN_2, LOG2_E, ULP, Array, round_to
 
@@ -238,8 +239,14 @@ class ForwardBounds:
 def forward_bounds(view: RowView, oracle: Result) -> ForwardBounds:
     """Bounds of a forward pass on a view, from the emulated kernels."""
     o, lse = oracle
-    emulated = _emulate_all(view)
-    bounds = tensor_bounds("O", view.case.dtype, o, [values for values, _ in emulated], score_noise(lse))
-    lse_error = max(float(absolute_error(values, lse).max()) for _, values in emulated)
-    lse_allowed = LSE_FACTOR * lse_error + LSE_FLOOR + LSE_ULPS * score_noise(lse)
+
+    def numbers() -> tuple[tuple[float, ...], tuple[float, ...], float, float]:
+        emulated = _emulate_all(view)
+        bounds = tensor_bounds("O", view.case.dtype, o, [values for values, _ in emulated], score_noise(lse))
+        lse_error = max(float(absolute_error(values, lse).max()) for _, values in emulated)
+        lse_allowed = LSE_FACTOR * lse_error + LSE_FLOOR + LSE_ULPS * score_noise(lse)
+        return astuple(bounds.allowed), astuple(bounds.emulated), bounds.peak, lse_allowed
+
+    allowed, emulated, peak, lse_allowed = kept("forward bounds", (view, o, lse), numbers)
+    bounds = TensorBounds("O", view.case.dtype, Errors(*allowed), Errors(*emulated), peak)
     return ForwardBounds(view, o, lse, bounds, lse_allowed)

@@ -10,9 +10,11 @@ import base64
 import contextlib
 import json
 import os
+import py_compile
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -102,6 +104,26 @@ def _copy_worker(target: Path, extra: tuple[Path, ...]) -> None:
     target.chmod(0o755)
 
 
+_laid_ahead: Path | None = None
+
+
+def lay_ahead() -> None:
+    """Copy and compile the worker's modules once for all workers of this process and of those that it forks.
+
+    Pays for a process that forks judges: each would copy them again, and each worker compile them where Python writes
+    no compiled files (PYTHONDONTWRITEBYTECODE, a checkout that can't be written to).
+    """
+    global _laid_ahead
+    target = _worker_package(rundir.current() / "worker", ())
+    package = target / WORKER_PACKAGE
+    for path in package.glob("*.py"):
+        compiled = package / "__pycache__" / f"{path.stem}.{sys.implementation.cache_tag}.pyc"
+        unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        py_compile.compile(str(path), str(compiled), doraise=True, invalidation_mode=unchecked)
+        compiled.chmod(0o644)
+    _laid_ahead = target
+
+
 def _etc_files(folder: Path, uid: int) -> Path:
     """Minimal account files for a sealed root: who the worker is, and no look-ups beyond files."""
     folder.mkdir()
@@ -189,10 +211,11 @@ class _Plan:
     def worker_dir(self) -> Path:
         """The copy of the worker's modules: shared by a judge's workers where none of them could write to it."""
         shareable = self.sealed or self.lease is not None or bool(landlock.abi())
-        shared = rundir.current() / "worker"
         if shareable and not self.spec.extra_modules:
+            if _laid_ahead is not None:
+                return _laid_ahead
             with _copy_lock:
-                return _worker_package(shared, ())
+                return _worker_package(rundir.current() / "worker", ())
         return _worker_package(self.folder / "worker", self.spec.extra_modules)
 
     def config(self, worker: Path, socket_fd: int) -> dict[str, object]:
@@ -280,7 +303,7 @@ def _start(plan: _Plan, child_socket: socket.socket, pipe_fd: int, info_fd: int)
             command += ["/bin/sh", "-c", cgroups.JOIN_SCRIPT, "join", *plan.group.join_files, "--"]
         home = bubblewrap.WORKER_DIR if plan.sealed else str(worker)
         interpreter = [environment.python_files().executable, "-I", "-B", "-X", "utf8"]
-        bootstrap = [f"{home}/{WORKER_PACKAGE}/bootstrap.py", str(fds[0])]
+        bootstrap = [f"{home}/{WORKER_PACKAGE}/start.py", str(fds[0])]
         if plan.sealed:
             command += _sealed_command(plan, worker, fds, info_fd)
         environ = variables(

@@ -1,6 +1,6 @@
 """The side of the boundary that imports a submission. Small, and without a single import from the rest of `grader`.
 
-The launcher lays this folder at a fixed path as the package `grader_worker` and starts `bootstrap.py` there, which
+The launcher lays this folder at a fixed path as the package `grader_worker` and starts `start.py` there: `bootstrap.py`
 gives up every privilege and hands over to `main.py` with the protocol's socket as descriptor 3. What to load comes as
 the first message over the socket; where the submission lies, and settings that must be there before a process starts
 (`MALLOC_PERTURB_`, `TRITON_INTERPRET`), come in the environment.

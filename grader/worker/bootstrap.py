@@ -1,7 +1,7 @@
 """The first code of a worker: gives up every privilege, then hands over to the worker's main module.
 
-Runs as a plain file under ``python -I`` with one argument: the number of a descriptor that holds its configuration
-(JSON, made by `grader.sandbox.launch`). Standard library only. Nothing of a submission has been read when it ends.
+`start.py` runs it under ``python -I`` with one argument: the number of a descriptor that holds its configuration (JSON,
+made by `grader.sandbox.launch`). Standard library only. Nothing of a submission has been read when it ends.
 
 Steps: become a supervisor where there is no pid namespace; descriptors; rlimits; uid or capabilities; Landlock;
 system-call filter; one byte `READY` on the socket; `grader_worker.<entry>.main()`.
@@ -290,7 +290,3 @@ def main() -> None:
     # with them.
     sys.path.remove(config["path"][0])
     module.main()
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,7 @@ around it (and between its elements, where strides leave gaps) must be what it w
 
 from __future__ import annotations
 
-from secrets import randbelow
+import os
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from .wire import ITEM_SIZES, Bytes, Leaf, numpy_dtype
 
 ARRAY_GUARD_BYTES = 4096
 FRESH_SLOTS = 64
+"""A divisor of 256, so that one random byte draws them alike."""
 ALIGNMENT = 64
 """Bytes. Triton specialises on pointers that are multiples of 16; what the caller sees is what `offset` says."""
 NAN_BYTE = 0xFF
@@ -30,6 +31,7 @@ CACHED_BLOCKS = 7
 
 _full, _empty, _array_equal, _ndarray, _NAN = np.full, np.empty, np.array_equal, np.ndarray, np.nan
 _fill = np.ndarray.fill
+_urandom = os.urandom
 _SMALL_COUNTS = range(2, SMALL_ALLOCATION_BYTES // 8 + 1, 2)
 _SEVEN = range(CACHED_BLOCKS)
 _INTEGER_PREFIXES = ("int", "uint", "bool")
@@ -63,7 +65,7 @@ def layout(leaf: Leaf) -> tuple[tuple[int, ...], int]:
 
 def lead_bytes(address: int, guard: int) -> int:
     """Where to start in a buffer at `address`: past the guard, aligned, at one of several slots by chance."""
-    return guard + randbelow(FRESH_SLOTS) * ALIGNMENT + -(address + guard) % ALIGNMENT
+    return guard + _urandom(1)[0] % FRESH_SLOTS * ALIGNMENT + -(address + guard) % ALIGNMENT
 
 
 def buffer_bytes(size: int, guard: int) -> int:

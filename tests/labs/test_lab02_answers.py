@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from grader.judge import memo
 from grader.mutants import Mistake, Variant, load_mistakes, load_variants, materialise
 from grader.report.model import Kind, Status
 from grader.sandbox.levels import choose_isolation
@@ -70,6 +71,29 @@ def test_reference_every_check_passes(secret: bytes) -> None:
     outcomes = lab02.run_checks(SOLUTIONS / "reference", secret=secret)
     assert {o.check_id for o in outcomes} == set(lab02.LAB.checks)
     assert [o for o in outcomes if o.status is not Status.PASS] == []
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_what_a_batch_keeps_comes_from_no_submission(tmp_path: Path) -> None:
+    """Two useless answers of different values leave the same keys, and nobody's outcome changes by what was kept."""
+    shutil.copytree(SOLUTIONS / "reference", tmp_path / "zeros")
+    (tmp_path / "zeros" / "online_softmax.py").write_text(ZEROS)
+    shutil.copytree(tmp_path / "zeros", tmp_path / "ones")
+    (tmp_path / "ones" / "online_softmax.py").write_text(ZEROS.replace("np.zeros", "np.ones"))
+    folders = [SOLUTIONS / "reference", tmp_path / "zeros", tmp_path / "ones"]
+    computed = lab02.run_checks(folders[1])
+    memory = memo.enable()
+    try:
+        kept, keys = [], []
+        for folder in folders:
+            kept.append(lab02.run_checks(folder))
+            keys.append(len(memory))
+    finally:
+        memo.disable()
+    assert {outcome.status for outcome in kept[0]} == {Status.PASS}
+    assert kept[1] == computed
+    assert keys[0] > 50
+    assert keys[1] == keys[2]
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)

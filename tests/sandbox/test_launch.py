@@ -15,7 +15,8 @@ import pytest
 from sandbox_tools import IS_ROOT, LEVELS, isolation_at, run, start, value
 
 from grader.errors import InfrastructureError
-from grader.sandbox import environment, landlock, processes, uids
+from grader.sandbox import environment, landlock, processes, rundir, uids
+from grader.sandbox import launch as launching
 from grader.sandbox.launch import Isolation, LaunchedWorker, LaunchSpec, choose_isolation, launch
 
 ROOM = Path(__file__).resolve().parents[2]
@@ -313,3 +314,22 @@ def test_default_protection_covers_this_checkout() -> None:
     isolation = choose_isolation("process")
     assert environment.PACKAGE_DIR in isolation.protect
     assert ROOM / "assignments" in isolation.protect
+
+
+def test_worker_laid_ahead_is_compiled_once_and_started_from_there(
+    monkeypatch: pytest.MonkeyPatch, course: Path
+) -> None:
+    """Its sources are spoilt after that: a worker that compiled them again, or copied them again, would not start."""
+    monkeypatch.setattr(rundir, "current", lambda: course)
+    monkeypatch.setattr(launching, "_laid_ahead", None)
+    launching.lay_ahead()
+    for path in (course / "worker" / "grader_worker").glob("*.py"):
+        if path.name != "start.py":
+            path.write_text("raise SystemExit(9)")
+    for level in LEVELS:
+        isolation = isolation_at(level, monkeypatch)
+        spec = LaunchSpec(isolation, stage=course / "stage")
+        if level == "process" and not landlock.abi():
+            continue  # Such a worker could write to the copy, so it gets one of its own.
+        with launch(spec) as launched:
+            assert launched.exit_reason(wait_s=0).kind == "running"

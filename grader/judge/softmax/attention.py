@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grader.judge.compare import absolute_error
+from grader.judge.memo import kept
 from grader.judge.oracle import AttentionCase, RowView
 from grader.judge.softmax.mistakes import (
     Array,
@@ -83,7 +84,7 @@ def attend(scores: Array, visible: Array, v: Array, hidden: float = -np.inf) -> 
 
 
 def truth(case: Case) -> Pair:
-    return attend(scores_of(case), case.visible(), case.v)
+    return kept("softmax attention", case, lambda: attend(scores_of(case), case.visible(), case.v))
 
 
 def emulate(
@@ -143,7 +144,7 @@ def breaches(case: Case, got: Pair, want: Pair) -> list[str]:
             for name, error in zip(("O", "LSE"), worst, strict=True)
             if not error <= allowed
         ]
-    q, k, v = (x.astype(np.float64)[None, None] for x in (case.q, case.k, case.v))
+    q, k, v = (x[None, None] for x in (case.q, case.k, case.v))
     view = RowView.whole(AttentionCase(q, k, v, case.dtype.name, causal=case.causal, scale=case.scale))
     bounds = forward_bounds(view, (want[0][None], want[1][None]))
     return [str(breach) for breach in bounds.breaches(got[0][None], got[1][None])]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from grader.judge.memo import kept
 from grader.judge.softmax.mistakes import Array, Pair, expect_arrays
 from grader.report.model import Diagnosis
 
@@ -174,7 +175,8 @@ def _explain_bits(runs: Sequence[tuple[Sequence[Array], Pair]], whole: Pair, emp
 
 def judge_truth(judge: Judge, x: Array, got: Pair, what: str) -> None:
     """Hold l * 2**reference of each row to 50-digit arithmetic, within the check's `ulp`."""
-    truths = [decimal_sum(row) for row in x]
+    digits = kept("decimal sums", x, lambda: [str(decimal_sum(row)) for row in x])
+    truths = [decimal.Decimal(text) for text in digits]
     errors = np.array([signed_error_ulp(int(r), float(s), t) for r, s, t in zip(*got, truths, strict=True)])
     worst = float(np.abs(errors).max())
     judge.measure("l_error_ulp", worst)

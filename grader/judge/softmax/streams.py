@@ -6,10 +6,12 @@ A stream is a list of blocks (rows, width); statistics are (rows,).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from grader.judge.memo import kept
 from grader.judge.softmax.mistakes import (
     Array,
     Mistake,
@@ -73,6 +75,10 @@ def cut(x: Array, widths: Sequence[int]) -> list[Array]:
 
 def stats_truth(x: Array) -> Pair:
     """(m, l) of each row of `x` (rows, n), float64; l is good to a unit in the last place."""
+    return kept("stream statistics", x, lambda: _extended(x))
+
+
+def _extended(x: Array) -> Pair:
     values = x.astype(np.float64)
     row_max = values.max(axis=1)
     terms = np.exp(values.astype(np.longdouble) - shift_of(row_max)[:, None])
@@ -209,17 +215,36 @@ def call_quietly(submission: Submission, judge: Judge, function: str, *args: Any
         judge.fail(f"{function} emits a {raised.type_name} on masked input.", diagnosis=diagnosis)
 
 
-def long_stream(judge: Judge) -> list[Array]:
+@dataclass(frozen=True, eq=False)
+class LongStream:
     """A float64 stream of `stream_mib` in blocks of `block_mib`, many rows and few columns.
 
-    The blocks are shifted views of one random block, so that making them costs little.
+    The blocks are windows of one random matrix whose columns rise, each a column further than the last, so that a
+    stream costs the judge the memory of a few blocks.
+
+    Attributes:
+        wide: (rows, width + count - 1).
     """
-    count = round(judge.thresholds["stream_mib"] / judge.thresholds["block_mib"])
-    rows = 1024
-    width = round(judge.thresholds["block_mib"] * (1 << 20) / (8 * rows))
-    base = judge.rng().standard_normal((rows, width))
-    twice = np.hstack((base, base))
-    return [twice[:, turn % width :][:, :width] + 0.05 * turn for turn in range(count)]
+
+    wide: Array
+    width: int
+    count: int
+
+    @classmethod
+    def draw(cls, judge: Judge) -> LongStream:
+        rows = 1024
+        count = round(judge.thresholds["stream_mib"] / judge.thresholds["block_mib"])
+        width = round(judge.thresholds["block_mib"] * (1 << 20) / (8 * rows))
+        columns = width + count - 1
+        return cls(judge.rng().standard_normal((rows, columns)) + 0.05 * np.arange(columns), width, count)
+
+    @property
+    def blocks(self) -> list[Array]:
+        return [self.wide[:, turn : turn + self.width] for turn in range(self.count)]
+
+    def statistics(self) -> Pair:
+        """(m, l) of each row, float64; l is good to some units in the last place."""
+        return kept("long stream", self, lambda: recurrence(self.blocks))
 
 
 def judge_peak(judge: Judge, peak_bytes: int, function: str) -> None:

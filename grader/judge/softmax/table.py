@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from grader.judge.csv_file import TableError, read_rows
+from grader.judge.memo import kept
 from grader.judge.precision import numpy_dtype
 from grader.judge.softmax.attention import Case, emulate, truth
 from grader.judge.softmax.mistakes import Array
@@ -123,6 +124,12 @@ class Expected:
 
 def expected_at(point: Point) -> Expected:
     """Emulated errors at one point, on the grid or off it."""
+    errors, unrounded_rms = kept("tolerance table", point, lambda: _emulated_at(point))
+    return Expected(errors, unrounded_rms)
+
+
+def _emulated_at(point: Point) -> tuple[dict[str, tuple[float, float]], float]:
+    """The fields of `Expected`."""
     name, accumulate, block, length = point
     dtype = numpy_dtype(name)
     q, k, v = inputs(length)
@@ -133,7 +140,7 @@ def expected_at(point: Point) -> Expected:
     runs = [emulate(case, weights_dtype=weights, state_dtype=state) for weights in (None, dtype)]
     measured = [errors_of(run, oracle) for run in runs]
     spans = {e: (min(m[e] for m in measured), max(m[e] for m in measured)) for e in ERRORS}
-    return Expected(spans, max(_relative_rms(o, raw_oracle) for o, _ in runs))
+    return spans, max(_relative_rms(o, raw_oracle) for o, _ in runs)
 
 
 def sample_points(rng: np.random.Generator) -> list[Point]:
