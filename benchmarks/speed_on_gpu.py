@@ -323,8 +323,9 @@ def main() -> int:
 
     for name in chosen.part or [part for part in WHOLE if not results["parts"].get(part, {}).get("done")]:
         say(f"part {name}")
-        before = results["parts"].pop(name, {})
-        keep = Keep(partial(write, name, done=False), {} if before.get("done") else before)
+        if results["parts"].get(name, {}).get("done"):
+            del results["parts"][name]
+        keep = Keep(partial(write, name, done=False), results["parts"].get(name, {}))
         value, done = attempted(name, bench, keep, chosen.repeats)
         write(name, value, done=done)
     unmet = [f"{name}: {what}" for name, value in results["parts"].items() for what in value.get("unmet", ())]
