@@ -99,7 +99,7 @@ def hostile(folder: Path) -> None:
     (folder / "patch.diff").write_text("--- a/x\n+++ b/../../../etc/cron.d/x\n@@ -0,0 +1 @@\n+x\n")
     (folder / "plot.py").write_text("raise SystemExit(0)\n")
     (folder / "benchmark.csv").write_text("shape,\x1b[31m,[red]\n=cmd(),nan,inf\n")
-    (folder / "benchmark.png").write_bytes(b"\x89PNG\r\n\x1a\n" + os.urandom(4096))
+    (folder / "benchmark.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 16)
     (folder / "correctness_report.json").write_text("[" * 50_000)
     (folder / "banded.py").symlink_to("/etc/passwd")
     os.mkfifo(folder / "appendix")
