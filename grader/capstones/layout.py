@@ -24,6 +24,9 @@ OPTIONS = {
 }
 FOLDER = "capstone"
 HERE = Path(__file__).parent / "options"
+HEADING = "# Capstone"
+ADVICE = "`grade capstone new` with `--option A` to `--option E` lays out a folder that fits one option."
+"""Lines of the starter's README that give way to the option's."""
 README, PATCH, MANIFEST = "README.md", "patch.diff", "capstone.toml"
 
 
@@ -39,9 +42,9 @@ def files_of(course: Course, option: str) -> dict[str, str]:
     files = course.lab(LAB).files
     starter = {name: _read(course.starter_dir(LAB) / name) for name in (*files.edit, *files.provided)}
     found = starter | {MANIFEST: _read(HERE / f"{option}.toml")}
-    found[README] = starter[README].replace("OPTION", f"Option {option}: {OPTIONS[option]}")
     guide = _read(HERE / f"{option}.md").strip()
-    found[README] = found[README].replace("GUIDE", f"<!--\n{guide}\n-->", 1)
+    heading = f"# Option {option}: {OPTIONS[option]}"
+    found[README] = starter[README].replace(HEADING, heading, 1).replace(ADVICE, f"<!--\n{guide}\n-->", 1)
     added = {}
     for path in sorted((HERE / option).rglob("*.txt")):
         name = path.relative_to(HERE / option).as_posix().removesuffix(".txt")

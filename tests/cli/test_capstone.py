@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.capstones.layout import OPTIONS, files_of
+from grader.capstones.layout import ADVICE, OPTIONS, files_of
 from grader.cli.failure import guarded
 from grader.cli.main import invoke
 from grader.course import Course
@@ -38,6 +38,9 @@ def test_new_lays_out_a_folder_that_reads(
     assert len(capstone.timed) >= 3
     sections = readme.sections(readme.text_of((folder / "README.md").read_bytes()))
     assert all("TODO" in body for body in sections.values())
+    text = (folder / "README.md").read_text()
+    assert text.startswith(f"# Option {option}: ")
+    assert ADVICE not in text
     if option != "E":
         made = patch.apply(patch.parse((folder / "patch.diff").read_bytes()), {})
         assert set(made) == set(capstone.files)
