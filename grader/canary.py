@@ -1,8 +1,8 @@
 """Marks in the files that students must not get, so that a copy of one is recognised wherever it turns up.
 
 A mark is a word that stands nowhere else, made from the file's path: a comment in source code, a metadata key in a
-notebook, a text chunk in a picture. CSV and JSON have no place for a remark: there a file's own lines serve. Run
-``python -m grader.canary`` (or ``make starters``) to mark files that are new.
+notebook, a text chunk in a picture, the remark in a gzip file's head. CSV and JSON have no place for a remark: there a
+file's own lines serve. Run ``python -m grader.canary`` (or ``make starters``) to mark files that are new.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _COMMENTS = {
     ".diff": "# {}",
     ".sh": "# {}",
 }
+_GZIP_START = b"\x1f\x8b\x08"
+_GZIP_REMARK = 0x10
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 
 
@@ -87,6 +89,11 @@ def planted(name: str, raw: bytes) -> bytes:
         notebook = json.loads(raw)
         notebook["metadata"][NOTEBOOK_KEY] = mark
         return (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode()
+    if suffix == ".gz" and raw[:3] == _GZIP_START:
+        # RFC 1952: after ten bytes, what the flags announce; here a remark alone, which ends with a zero.
+        rest = raw[10:] if not raw[3] else raw[10:].partition(b"\0")[2] if raw[3] == _GZIP_REMARK else None
+        if rest is not None:
+            return raw[:3] + bytes([_GZIP_REMARK]) + raw[4:10] + mark.encode() + b"\0" + rest
     if suffix == ".png" and raw.endswith(_PNG_END):
         body = b"tEXtComment\0" + mark.encode()
         old = re.compile(rb"\0\0\0.tEXtComment\0" + MARK.pattern + rb".{4}", re.DOTALL)

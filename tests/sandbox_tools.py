@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from grader.course import Limits
@@ -24,23 +25,36 @@ IS_ROOT = os.geteuid() == 0
 
 
 def system_python() -> environment.PythonFiles | None:
-    """A Python of the system that any user can run, for workers that need the standard library alone."""
+    """A Python of the system that any user can run; with this environment's packages where it is of the same version.
+
+    Without those it's for workers that need the standard library alone.
+    """
     path = Path(f"/usr/bin/python3.{sys.version_info.minor}")
-    if not path.exists() and not (path := Path("/usr/bin/python3")).exists():
+    same = path.exists()
+    if not same and not (path := Path("/usr/bin/python3")).exists():
         return None
-    return environment.PythonFiles(str(path), (), (), (), (path,))
+    packages = Path(np.__file__).parents[1]
+    if not same or environment.unreadable_by_others([packages], ancestors=True):
+        return environment.PythonFiles(str(path), (), (), (), (path,))
+    return environment.PythonFiles(str(path), (packages,), (), (str(packages),), (path, packages))
 
 
-def isolation_at(level: str, monkeypatch: pytest.MonkeyPatch, protect: tuple[Path, ...] = ()) -> Isolation:
-    """`level`, as strong as it gets here; skips the test, with the reason, where it can't be had."""
+def isolation_at(
+    level: str, monkeypatch: pytest.MonkeyPatch, protect: tuple[Path, ...] = (), *, packages: bool = False
+) -> Isolation:
+    """`level`, as strong as it gets here; skips the test, with the reason, where it can't be had.
+
+    Args:
+        packages: workers need NumPy too.
+    """
     if (
         level == "uid"
         and IS_ROOT
         and environment.unreadable_by_others(environment.python_files().probes, ancestors=True)
     ):
         found = system_python()
-        if found is None:
-            pytest.skip("no Python that another uid could run")
+        if found is None or (packages and not found.import_dirs):
+            pytest.skip(f"no Python that another uid could run{' with NumPy' if packages else ''}")
         monkeypatch.setattr(environment, "python_files", lambda: found)
     try:
         return choose_isolation(level, protect)

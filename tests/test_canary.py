@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -30,6 +31,21 @@ def test_course_marks_every_file_that_students_must_not_get() -> None:
 @pytest.mark.parametrize("lab_id", COURSE.lab_ids())
 def test_starter_of_lab_has_no_mark(lab_id: str) -> None:
     assert not [name for name, raw in build_starter(COURSE, lab_id).items() if MARK.search(raw)]
+
+
+def test_planted_gzip_keeps_its_content_and_has_one_mark() -> None:
+    plain = gzip.compress(b"text" * 50, mtime=0)
+    raw = planted("a.json.gz", plain)
+    assert gzip.decompress(raw) == b"text" * 50
+    assert MARK.findall(raw) == [mark_of("a.json.gz").encode()]
+    assert planted("a.json.gz", raw) == raw
+    assert MARK.findall(planted("b.json.gz", raw)) == [mark_of("b.json.gz").encode()]
+
+
+def test_planted_gzip_with_another_header_is_refused() -> None:
+    raw = gzip.compress(b"text", mtime=0)
+    with pytest.raises(CourseError, match="no way is known"):
+        planted("a.gz", raw[:3] + b"\x08" + raw[4:10] + b"name\0" + raw[10:])
 
 
 def test_kept_files_leaves_provided_ones_out() -> None:

@@ -123,11 +123,11 @@ def small(report: Report) -> str:
     return next(check.message for check in report.checks if check.id == "small")
 
 
-@pytest.mark.parametrize("level", ["sealed", "process"])
+@pytest.mark.parametrize("level", ["sealed", "uid", "process"])
 def test_secret_is_not_found_by_a_submission_that_searches(
     course: Course, secret_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
 ) -> None:
-    isolation_at(level, monkeypatch)
+    isolation_at(level, monkeypatch, packages=True)
     submission = write_submission(tmp_path / "ada", SEARCH.replace("SECRET-FILE", str(secret_file)))
     report = graded(course, submission, level)
     message = small(report)
@@ -135,7 +135,7 @@ def test_secret_is_not_found_by_a_submission_that_searches(
     looked = dict(re.findall(r"'(\w+)': (\d+)", message))
     # It did look: a search that reads nothing would prove nothing.
     assert int(looked["own"]) > 0
-    if level == "sealed":
+    if level in ("sealed", "uid"):
         # At the level `process` nothing of /proc can be opened at all.
         assert int(looked["environ"]) > 0
         assert int(looked["cmdline"]) > 0

@@ -38,6 +38,11 @@ _LENGTHS: dict[tuple[str, Sweep], tuple[tuple[int, ...], tuple[int, ...]]] = {
     ("cpu", "quick"): ((32, 64), (32,)),
 }
 """(device, sweep) → sequence lengths, head dimensions. On a CPU kernels run in Triton's interpreter."""
+_PEER_LENGTHS: dict[Sweep, tuple[int, ...]] = {
+    "full": (512, 1024, 2048, 4096, 8192, 16384),
+    "quick": (512, 4096, 16384),
+}
+"""Of lab09 on a GPU: from where cuDNN may win up to where FA3's gain is published."""
 BACKWARD_MAX_SEQLEN = 8192
 """A row of dK costs the test all pairs of a head in float64: seconds here, minutes at twice the length."""
 _CONTEXTS: dict[tuple[str, Sweep], tuple[int, ...]] = {
@@ -94,6 +99,7 @@ class BenchPlan:
         own: the entry that is the submission's.
         x: the column that plots run along; panels: those that part the plots; y: (column, label) a row of plots.
         key: columns that tell one row from another.
+        stem: of the files' names: STEM.csv, STEM.png, STEM.json.
     """
 
     lab: str
@@ -103,6 +109,7 @@ class BenchPlan:
     panels: tuple[str, ...]
     y: tuple[tuple[str, str], ...]
     key: tuple[str, ...]
+    stem: str = "benchmark"
 
     def only(self, names: tuple[str, ...]) -> BenchPlan:
         """The plan with the entries of these names; with all when there are none.
@@ -123,9 +130,11 @@ class BenchPlan:
 FA1_NOTE = "provided kernel in FA1's loop order"
 
 
-def _peers(operation: Operation, suffix: str = "", paged: bool | None = None) -> tuple[Entry, ...]:
+def _peers(
+    operation: Operation, suffix: str = "", paged: bool | None = None, names: tuple[str, ...] = NAMES
+) -> tuple[Entry, ...]:
     return tuple(
-        Entry(name.replace("_", "-") + suffix, baseline=name, operation=operation, paged=paged) for name in NAMES
+        Entry(name.replace("_", "-") + suffix, baseline=name, operation=operation, paged=paged) for name in names
     )
 
 
@@ -167,6 +176,17 @@ PLANS = {
         (("median_ms", "ms a decode step"), ("gbs", "GB/s")),
         ("kernel", "batch", "q_heads", "kv_heads", "context", "head_dim", "page_size", "dtype"),
     ),
+    # FA2 beside kernels of FA3's class: no kernel of the submission's.
+    "lab09": BenchPlan(
+        "lab09",
+        _peers("forward", names=("sdpa_flash", "sdpa_cudnn", "flash_attn_cute")),
+        (),
+        "seqlen",
+        ("head_dim", "causal"),
+        (("tflops", "TFLOP/s, forward"),),
+        _ATTENTION_KEY,
+        stem="bench",
+    ),
 }
 
 
@@ -202,6 +222,8 @@ class Setting:
             yield from self._decode_shapes()
             return
         lengths, head_dims = _LENGTHS[self.device, self.sweep]
+        if self.lab == "lab09" and self.device == "cuda":
+            lengths = _PEER_LENGTHS[self.sweep]
         if self.lab == "lab07":
             lengths = tuple(length for length in lengths if length <= BACKWARD_MAX_SEQLEN)
         tokens, hidden = (TOKENS, HIDDEN) if self.device == "cuda" else (lengths[-1], 2 * head_dims[-1])

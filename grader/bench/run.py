@@ -34,7 +34,6 @@ from grader.target import Target, choose_target
 
 Tell = Callable[[str], None]
 
-CSV_NAME, PNG_NAME, JSON_NAME = "benchmark.csv", "benchmark.png", "benchmark.json"
 GPU_RULES = Rules(rounds=10, retries=0, verified=1, checked=6)
 CPU_RULES = Rules(rounds=6, retries=0, verified=1, checked=6, window_s=0.001, warmup=1)
 """In the interpreter a call takes a second: a window is one call, and twelve windows are what a table needs."""
@@ -136,7 +135,7 @@ class _Running:
         self._versions = provenance.versions(target.gpu.driver if target.gpu is not None else "")
         self._rng = np.random.default_rng()
         self._notes: dict[str, str] = {}
-        self._path = request.out / CSV_NAME
+        self._path = request.out / f"{plan.stem}.csv"
         self._submission = ""
         gpu = target.gpu.name if target.gpu is not None and self._on_gpu else "CPU"
         self._result = BenchResult(plan, target.device, gpu)

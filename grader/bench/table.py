@@ -17,6 +17,7 @@ SHAPE = {
     "lab06": ("batch", "q_heads", "kv_heads", "seqlen", "head_dim", "causal", "dtype", "direction"),
     "lab07": ("batch", "q_heads", "kv_heads", "seqlen", "head_dim", "causal", "dtype", "direction"),
     "lab08": ("batch", "q_heads", "kv_heads", "context", "head_dim", "page_size", "dtype"),
+    "lab09": ("batch", "q_heads", "kv_heads", "seqlen", "head_dim", "causal", "dtype", "direction"),
 }
 TESTED = ("correct", "max_error", "allowed_error")
 TIMES = ("median_ms", "iqr_ms", "repeats", "calls", "tflops", "gbs", "roofline_fraction")

@@ -45,7 +45,7 @@ def bench(
     ] = False,
     json: JsonOption = None,
 ) -> None:
-    """Test and time a lab's kernel beside its peers; write benchmark.csv and benchmark.png (labs 06, 07, 08)."""
+    """Test and time a lab's kernel beside its peers; write a CSV table and its plot (labs 06 to 09)."""
     from grader.cli.benching import BenchOptions, bench_and_show
 
     options = BenchOptions(submission, device.value, profile, isolation.value, out, shapes.value, only, resume)

@@ -38,11 +38,11 @@ def bench_and_show(lab_name: str, options: BenchOptions, *, json_target: str | N
     """
     from grader.bench.plans import plan_of
     from grader.bench.plot import draw
-    from grader.bench.run import CSV_NAME, JSON_NAME, ON_CPU, PNG_NAME, BenchRequest, bench, summary, told
+    from grader.bench.run import ON_CPU, BenchRequest, bench, summary, told
 
     course = Course.find()
     lab = course.lab(lab_name)
-    plan_of(lab.short_id)
+    stem = plan_of(lab.short_id).stem
     submission = find_submission(course, lab, options.submission)
     out = options.out or Path(f"bench-{lab.short_id}")
     say(f"benching {lab.short_id} from {shlex.quote(shown(submission))}")
@@ -62,16 +62,18 @@ def bench_and_show(lab_name: str, options: BenchOptions, *, json_target: str | N
         result = bench(request, say)
     except KeyboardInterrupt as stopped:
         raise KeyboardInterrupt(
-            f"the rows so far are in {shown(out / CSV_NAME)}; the same command with --resume adds what lacks"
+            f"the rows so far are in {shown(out / f'{stem}.csv')}; the same command with --resume adds what lacks"
         ) from stopped
-    write_below(out, JSON_NAME, json.dumps(summary(request, result), indent=2, sort_keys=True) + "\n", option="--out")
+    write_below(
+        out, f"{stem}.json", json.dumps(summary(request, result), indent=2, sort_keys=True) + "\n", option="--out"
+    )
     if json_target is not None:
         emit(result.payload(), json_target)
     if json_target != STDOUT:
         for row in result.rows:
             print(" ".join(row[name] for name in ("batch", "q_heads", result.plan.x, *result.plan.panels)), told(row))
-    say(f"table written to {shown(out / CSV_NAME)}")
+    say(f"table written to {shown(out / f'{stem}.csv')}")
     title = f"{lab.short_id}, {result.gpu}" if result.device == "cuda" else f"{lab.short_id}: {ON_CPU}"
-    if draw(out / PNG_NAME, result.plan, result.rows, title):
-        say(f"plot written to {shown(out / PNG_NAME)}")
+    if draw(out / f"{stem}.png", result.plan, result.rows, title):
+        say(f"plot written to {shown(out / f'{stem}.png')}")
     return int(ExitCode.POINTS_LOST if result.own_missing else ExitCode.OK)

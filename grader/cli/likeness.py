@@ -70,8 +70,7 @@ def show_similar(options: SimilarOptions) -> int:
         raise unwritable(str(out), error, hint="Name a folder with -o.") from error
     if any(similarity.pairs for similarity in found):
         console(sys.stdout).print(_table(found))
-    told = sum(len(similarity.pairs) + similarity.more for similarity in found)
-    say(f"{count(told, 'pair')} alike; side by side in {out / PAGE_FILE}")
+    say(f"{_told(found)} alike; side by side in {out / PAGE_FILE}")
     return int(ExitCode.OK)
 
 
@@ -108,8 +107,15 @@ def keep_similarity(
         shutil.rmtree(work, ignore_errors=True)
     for name, text in files_of(found).items():
         folder.write_file(name, text)
-    told = sum(len(similarity.pairs) + similarity.more for similarity in found)
-    say(f"{count(told, 'pair')} of submissions alike: {results / PAGE_FILE}")
+    say(f"{_told(found)} of submissions alike: {results / PAGE_FILE}")
+
+
+def _told(found: Sequence[Similarity]) -> str:
+    """How many pairs there are; of works that are the same only the first two stand in a pair."""
+    pairs = sum(len(similarity.pairs) + similarity.more for similarity in found)
+    same = [len(group) for similarity in found for group in similarity.identical if len(group) > 2]
+    groups = f" and {count(len(same), 'group')} of the same work ({', '.join(map(str, same[:5]))})" if same else ""
+    return count(pairs, "pair") + groups
 
 
 def _labs(course: Course, named: str | None) -> list[Lab]:

@@ -13,6 +13,7 @@ from grader.course import Course, Lab
 from grader.errors import UsageError
 from grader.files import TEMPORARY_PREFIX
 from grader.gradescope.layout import COURSE, REQUIREMENTS, SECRET, SETTINGS, WHEELS
+from grader.gradescope.wheels import check_wheels
 from grader.judge.plan import HIDDEN_FILE
 from grader.judge.seeds import Seeds
 from grader.machine import out_of_resources
@@ -37,12 +38,16 @@ def build_zip(
         wheels: a folder of wheels that setup.sh installs from, for an image built without a network.
 
     Raises:
-        UsageError: a lab has no hidden tests here (a student's bundle), a file can't be read, or `target` be written.
+        UsageError: a lab has no hidden tests here (a student's bundle), a wheel is missing, a file can't be read, or
+            `target` can't be written.
+        InfrastructureError: the disk is full.
     """
     for lab in labs:
         hidden = course.assignment_dir(lab.id) / HIDDEN_FILE
         if any(check.hidden for check in lab.checks.values()) and not hidden.is_file():
             raise UsageError(f"{hidden} isn't here: a student's bundle can't be the autograder.")
+    if wheels is not None:
+        check_wheels(wheels, requirements(course, labs), (course.root / "constraints.txt").read_text(encoding="utf-8"))
     temporary = target.parent / f"{TEMPORARY_PREFIX}{os.getpid()}-{target.name}"
     try:
         contents = dict(_contents(course, labs, secret_file, wheels))

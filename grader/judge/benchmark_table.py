@@ -25,18 +25,22 @@ class Columns:
     """What a table must have.
 
     Attributes:
-        words, numbers: in every row. times: numbers of the rows that passed their test, `rate` among them.
+        words, numbers: in every row. times: numbers of the rows that passed their test, `rate` and `also_timed` among
+            them.
         shown: columns that tell a row from its neighbours, for messages.
+        file: the table's name, for messages.
     """
 
     words: tuple[str, ...]
     numbers: tuple[str, ...]
     rate: str
     shown: tuple[str, ...]
+    file: str = "benchmark.csv"
+    also_timed: tuple[str, ...] = ()
 
     @property
     def times(self) -> tuple[str, ...]:
-        return ("median_ms", "iqr_ms", "repeats", self.rate)
+        return ("median_ms", "iqr_ms", "repeats", self.rate, *self.also_timed)
 
 
 ERRORS = ("max_error", "allowed_error")
@@ -79,10 +83,11 @@ class Row:
     def place(self) -> str:
         told = {**self.words, **{name: f"{value:g}" for name, value in self.numbers.items()}}
         shown = ", ".join(f"{name} {told[name]}" for name in self.columns.shown)
-        return f"benchmark.csv:{self.line} ({self.words['kernel']}, {shown})"
+        return f"{self.columns.file}:{self.line} ({self.words['kernel']}, {shown})"
 
 
-def _flops(row: Row) -> float:
+def flops_of(row: Row) -> float:
+    """FLOPs of a forward row, by exact visible pairs."""
     sizes = {name: int(value) for name, value in row.numbers.items() if name not in ERRORS}
     length, causal = sizes["seqlen"], row.words["causal"] == "yes"
     return attention_flops(sizes["batch"], sizes["q_heads"], length, length, sizes["head_dim"], causal)
@@ -102,7 +107,7 @@ def judge_benchmark(
     rows = read_table(judge, text, FORWARD)
     for row in rows:
         judge_tested(judge, row)
-        _judge_rate(judge, row, profiles)
+        judge_rate(judge, row, profiles)
     _judge_coverage(judge, rows, kernels, student_kernel)
     judge.measure("rows", len(rows))
     own = [row.times["tflops"] for row in rows if row.words["kernel"] == student_kernel and row.times]
@@ -115,31 +120,33 @@ def read_table(judge: Judging, text: bytes, columns: Columns) -> list[Row]:
         reader = csv.DictReader(io.StringIO(text.decode("utf-8"), newline=""))
         raw = [row for row, _ in zip(reader, range(MAX_ROWS), strict=False)]
     except (UnicodeDecodeError, csv.Error) as error:
-        fail(judge, "benchmark-malformed", f"benchmark.csv is not a CSV file in UTF-8: {error}.")
+        fail(judge, "benchmark-malformed", f"{columns.file} is not a CSV file in UTF-8: {error}.")
     wanted = (*columns.words, *columns.numbers, *columns.times)
     missing = [name for name in wanted if name not in (reader.fieldnames or ())]
     if missing or not raw:
         what = f"lacks the columns {', '.join(missing)}" if missing else "has no rows"
-        fail(judge, "benchmark-malformed", f"benchmark.csv {what}. Run benchmark.py again; its table has them.")
+        fail(judge, "benchmark-malformed", f"{columns.file} {what}. Make it again; what makes it writes them.")
     return [_row(judge, number, cells, columns) for number, cells in enumerate(raw, start=2)]
 
 
 def _row(judge: Judging, line: int, cells: dict[str, str], columns: Columns) -> Row:
     words = {name: str(cells[name] or "").strip() for name in columns.words}
     timed = words["correct"] == "yes" or any((cells[name] or "").strip() for name in columns.times)
-    numbers = {name: _number(judge, line, name, cells[name]) for name in columns.numbers}
-    times = {name: _number(judge, line, name, cells[name]) for name in columns.times} if timed else None
+    numbers = {name: _number(judge, f"{columns.file}:{line}", name, cells[name]) for name in columns.numbers}
+    times = (
+        {name: _number(judge, f"{columns.file}:{line}", name, cells[name]) for name in columns.times} if timed else None
+    )
     return Row(columns, line, words, numbers, times)
 
 
-def _number(judge: Judging, line: int, column: str, cell: str | None) -> float:
+def _number(judge: Judging, place: str, column: str, cell: str | None) -> float:
     try:
         value = float(cell or "")
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
         shown = repr((cell or "")[:40])
-        fail(judge, "benchmark-malformed", f"benchmark.csv:{line}: `{column}` is {shown}, expected a number >= 0.")
+        fail(judge, "benchmark-malformed", f"{place}: `{column}` is {shown}, expected a number >= 0.")
     return value
 
 
@@ -164,11 +171,11 @@ def judge_tested(judge: Judging, row: Row) -> None:
         fail(judge, "benchmark-malformed", f"{row.place}: median_ms is 0.")
 
 
-def _judge_rate(judge: Judging, row: Row, profiles: Sequence[HardwareProfile]) -> None:
+def judge_rate(judge: Judging, row: Row, profiles: Sequence[HardwareProfile]) -> None:
     """TFLOP/s follow from the shape and the median, and the card can do them."""
     if row.times is None:
         return
-    flops = _flops(row)
+    flops = flops_of(row)
     expected = flops / row.times["median_ms"] / 1e9
     if abs(row.times["tflops"] - expected) > judge.thresholds["tflops_rel"] * expected:
         fail(
@@ -177,7 +184,7 @@ def _judge_rate(judge: Judging, row: Row, profiles: Sequence[HardwareProfile]) -
             f"{row.place}: tflops is {row.times['tflops']:g}, but {flops:.4g} FLOPs in "
             f"{row.times['median_ms']:g} ms are {expected:.4g}. Count 4 head_dim a visible pair.",
         )
-    peak = _peak(row, profiles)
+    peak = peak_of(row, profiles)
     if peak is not None and expected > peak:
         fail(
             judge,
@@ -186,7 +193,7 @@ def _judge_rate(judge: Judging, row: Row, profiles: Sequence[HardwareProfile]) -
         )
 
 
-def _peak(row: Row, profiles: Sequence[HardwareProfile]) -> float | None:
+def peak_of(row: Row, profiles: Sequence[HardwareProfile]) -> float | None:
     """Peak TFLOP/s of the card that a row names; the fastest of those that answer to the name, None when none does."""
     peaks = [
         profile.peak_tflops[row.words["dtype"]]

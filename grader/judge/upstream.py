@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -164,7 +165,9 @@ def _sha256(path: Path) -> str:
 
 
 def unpack(archive: Path, into: Path, wanted: tuple[str, ...]) -> Path:
-    """Unpack the members of a .tar.gz whose path inside its top folder starts with one of `wanted`.
+    """Unpack the members of a .tar.gz, or of a wheel, whose path starts with one of `wanted`.
+
+    In a .tar.gz the path is counted from inside its top folder; a wheel has none.
 
     Args:
         into: an existing folder.
@@ -176,6 +179,8 @@ def unpack(archive: Path, into: Path, wanted: tuple[str, ...]) -> Path:
         ValueError: the archive has several top folders, or holds more than 256 MiB.
         tarfile.FilterError: a member would leave the folder.
     """
+    if archive.suffix == ".whl":
+        return _unpack_wheel(archive, into, wanted)
     top: set[str] = set()
     total = 0
     with tarfile.open(archive, "r:gz") as tar:
@@ -183,13 +188,27 @@ def unpack(archive: Path, into: Path, wanted: tuple[str, ...]) -> Path:
             folder, _, inside = member.name.partition("/")
             top.add(folder)
             total += member.size
-            if total > MAX_UNPACKED_BYTES:
-                raise ValueError(f"{archive.name} holds more than {MAX_UNPACKED_BYTES >> 20} MiB")
+            _refuse_oversized(archive, total)
             if member.isfile() and inside.startswith(wanted):
                 tar.extract(member, into, filter="data")
     if len(top) != 1:
         raise ValueError(f"{archive.name} has {len(top)} top folders, expected one")
     return into / top.pop()
+
+
+def _unpack_wheel(archive: Path, into: Path, wanted: tuple[str, ...]) -> Path:
+    with zipfile.ZipFile(archive) as wheel:
+        members = [member for member in wheel.infolist() if member.filename.startswith(wanted)]
+        _refuse_oversized(archive, sum(member.file_size for member in members))
+        top = into / archive.stem
+        for member in members:  # `extract` drops leading slashes and "..": nothing leaves the folder
+            wheel.extract(member, top)
+    return top
+
+
+def _refuse_oversized(archive: Path, total: int) -> None:
+    if total > MAX_UNPACKED_BYTES:
+        raise ValueError(f"{archive.name} holds more than {MAX_UNPACKED_BYTES >> 20} MiB")
 
 
 def unpacked_in_cache(pin: Pin, wanted: tuple[str, ...]) -> Path:

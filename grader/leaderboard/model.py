@@ -46,7 +46,8 @@ class Entry(Frozen):
     Attributes:
         name: a pseudonym that its owner chose, or ``student-`` and a keyed hash.
         submission: keyed hash of the graded files.
-        submitted_at: when it was handed in; when it was graded where that isn't known.
+        submitted_at: when it was handed in; None where nobody knows. When it was graded isn't told: a class is graded
+            in the order of its names, so those times would say who is who.
         verified: hidden checks ran on inputs from the instructor's secret.
     """
 
@@ -59,7 +60,7 @@ class Entry(Frozen):
     gradable_points: float
     ratio_to_baseline: float | None = None
     shapes: tuple[ShapeTime, ...] = ()
-    submitted_at: AwareDatetime
+    submitted_at: AwareDatetime | None
     gpu: Words = ""
     driver: Version = ""
     torch: Version = ""

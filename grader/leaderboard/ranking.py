@@ -47,7 +47,7 @@ def rank(
         metric: MetricName = "points" if mean_ratio(report) is None else "ratio_to_baseline"
         boards.setdefault((record.lab, report.profile.name, metric), []).append((record, report))
     ranked = tuple(_board(key, boards[key], names) for key in sorted(boards))
-    times = [entry.submitted_at for board in ranked for entry in board.entries]
+    times = [entry.submitted_at for board in ranked for entry in board.entries if entry.submitted_at is not None]
     title = one_line(course, max_characters=110)
     return Leaderboard(course=title, time=max(times, default=None), boards=ranked), left_out
 
@@ -83,17 +83,18 @@ def _board(
 ) -> Board:
     lab, profile, metric = key
     entries = [_entry(record, report, metric, names) for record, report in candidates]
-    # The hash of the submission ends a tie that value and time leave, so that the order never depends on the input's.
-    order = sorted(
-        zip(candidates, entries, strict=True),
-        key=lambda item: (-item[1].value, item[1].submitted_at, item[1].submission),
-    )
+    order = sorted(zip(candidates, entries, strict=True), key=lambda item: _place(item[1]))
     best: dict[tuple[str, ...], Entry] = {}
     for (record, _), entry in order:
         best.setdefault(tuple(sorted(record.members)), entry)
     ranked = tuple(entry.model_copy(update={"rank": place}) for place, entry in enumerate(best.values(), start=1))
     title = one_line(candidates[0][1].lab.title, max_characters=110)
     return Board(lab=lab, title=title, profile=profile, metric=Metric(name=metric), entries=ranked)
+
+
+def _place(entry: Entry) -> tuple[float, bool, datetime, str, str]:
+    """What orders a board. Keyed hashes end a tie that value and time leave, so that no other order shows through."""
+    return -entry.value, entry.submitted_at is None, entry.submitted_at or _EPOCH, entry.submission, entry.name
 
 
 def _entry(record: Record, report: Report, metric: MetricName, names: Pseudonymiser) -> Entry:
@@ -110,7 +111,7 @@ def _entry(record: Record, report: Report, metric: MetricName, names: Pseudonymi
         gradable_points=report.score.gradable,
         ratio_to_baseline=None if ratio is None else _rounded(ratio),
         shapes=_shapes(report),
-        submitted_at=record.received_at or _started(report),
+        submitted_at=record.received_at,
         gpu=card_name(report.device_name) if report.device == "cuda" else "",
         driver=version(report.versions.get("driver", "")),
         torch=version(report.versions.get("torch", "")),

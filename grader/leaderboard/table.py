@@ -31,7 +31,7 @@ def _table(board: Board) -> Table:
             Text(entry.name),
             f"{entry.value:g}",
             f"{entry.points:g}/{entry.gradable_points:g}",
-            f"{entry.submitted_at:%Y-%m-%d %H:%M}",
+            "-" if entry.submitted_at is None else f"{entry.submitted_at:%Y-%m-%d %H:%M}",
             Text(entry.gpu or "-"),
             entry.isolation,
             "yes" if entry.verified else "no",

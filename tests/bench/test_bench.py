@@ -20,6 +20,7 @@ from grader.cli.main import invoke
 from grader.errors import ExitCode, InfrastructureError, UsageError
 from grader.judge.benchmark_table import FORWARD, Columns, judge_benchmark, judge_plot
 from grader.judge.decode.benchmark import DECODE, judge_decode_benchmark
+from grader.judge.hopper.bench_table import COLUMNS, HEAD_DIMS, LENGTHS
 from grader.judge.speed.decode import DecodeShape
 from grader.judge.speed.oracles import AttentionShape
 from grader.profiles import list_profiles, load_profile
@@ -175,7 +176,7 @@ def test_bench_a_wrong_row_has_no_time_and_a_failed_one_is_told(tmp_path: Path) 
 def test_bench_of_a_lab_without_one_says_which_have(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="lab02 has no benchmark") as caught:
         invoke(["bench", "lab02"])
-    assert "lab06, lab07, lab08" in caught.value.hint
+    assert "lab06, lab07, lab08, lab09" in caught.value.hint
 
 
 def test_bench_without_triton_says_so_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +197,7 @@ def test_read_refuses_another_kind_of_table(tmp_path: Path) -> None:
     assert table.read(tmp_path / "none.csv", "lab06") == []
 
 
-@pytest.mark.parametrize("lab", ["lab06", "lab07", "lab08"])
+@pytest.mark.parametrize("lab", ["lab06", "lab07", "lab08", "lab09"])
 def test_gpu_shapes_fit_a_card_of_24_gb(lab: str) -> None:
     for shape in Setting(lab, "cuda", "full", 24.0).shapes():
         for entry in plan_of(lab).entries:
@@ -213,6 +214,10 @@ def test_full_gpu_sweeps_have_what_the_labs_ask_for() -> None:
     decode = [shape for shape in Setting("lab08", "cuda", "full", 141.0).shapes() if isinstance(shape, DecodeShape)]
     assert [s.context for s in decode] == [1024, 2048, 4096, 8192, 16384, 32768]
     assert {s.batch for s in decode} == {16}
+    peers = [shape for shape in Setting("lab09", "cuda", "full", 141.0).shapes() if isinstance(shape, AttentionShape)]
+    wanted = {(length, d, causal) for length in LENGTHS for d in HEAD_DIMS for causal in (False, True)}
+    assert {(s.q_len, s.head_dim, s.causal) for s in peers} == wanted
+    assert {s.batch * s.q_len for s in peers} == {16384}
 
 
 def test_left_out_shapes_say_why() -> None:
@@ -231,7 +236,7 @@ def test_draw_without_a_time_draws_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "benchmark.png").exists()
 
 
-@pytest.mark.parametrize(("lab", "needed"), [("lab06", FORWARD), ("lab08", DECODE)])
+@pytest.mark.parametrize(("lab", "needed"), [("lab06", FORWARD), ("lab08", DECODE), ("lab09", COLUMNS)])
 def test_columns_hold_what_the_labs_tables_need(lab: str, needed: Columns) -> None:
-    named = {*needed.words, *needed.numbers, needed.rate, "median_ms", "iqr_ms", "repeats"}
+    named = {*needed.words, *needed.numbers, *needed.times}
     assert named <= set(table.columns(lab))

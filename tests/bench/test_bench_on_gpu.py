@@ -18,7 +18,8 @@ from grader.bench.plans import plan_of
 from grader.bench.plot import draw
 from grader.bench.run import BenchRequest, _Running, bench, summary
 from grader.course import Course
-from grader.judge.benchmark_table import judge_benchmark
+from grader.judge.benchmark_table import judge_benchmark, judge_plot
+from grader.judge.hopper import bench_table
 from grader.judge.speed.model import Interval, Timing
 from grader.profiles import GpuInfo, list_profiles, load_profile
 from grader.target import Target
@@ -49,7 +50,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
                 interval = Interval(seconds, 0.99 * seconds, 1.01 * seconds)
                 outcome.timing = Timing(lane.entry.name, interval, 0.01 * seconds, 20, 7, None)
                 outcome.doubts = ["the time spreads by 6.0% of its median"] if lane.entry.name == "flash-attn" else []
-            assert track.rules.memory_part * track.memory_bytes * 8 < GPU.memory_mib * 2**20
+            assert track.rules.memory_part * track.memory_bytes * len(entries) < GPU.memory_mib * 2**20
             outcomes.append(outcome)
         return outcomes
 
@@ -108,6 +109,23 @@ def test_gpu_bench_rows_tell_shape_rate_fraction_and_machine(tmp_path: Path, sim
     written = (tmp_path / "benchmark.csv").read_bytes()
     judge_benchmark(judge, written, ("fa1-order", "fa2", "sdpa-flash"), profiles, "fa2")  # type: ignore[arg-type]
     assert draw(tmp_path / "benchmark.png", plan_of("lab06"), result.rows, "simulated")
+
+
+def test_gpu_bench_of_peers_is_a_table_that_lab09_takes(tmp_path: Path, simulated: list[list[str]]) -> None:
+    result = bench(request("lab09", tmp_path), lambda line: None)
+    assert len(simulated) == 24
+    assert {row["kernel"] for row in result.rows} == {"sdpa-flash", "flash-attn-cute"}
+    limits = {"min_repeats": 10, "tflops_rel": 0.01, "fraction": 0.005, "max_iqr": 0.1, "min_ratio": 0.9}
+    judge: Any = SimpleNamespace(
+        thresholds=limits, measure=lambda *_: None, fail=lambda message, **_: pytest.fail(message)
+    )
+    profiles = [load_profile(PROJECT, name) for name in list_profiles(PROJECT)]
+    written = (tmp_path / "bench.csv").read_bytes()
+    bench_table.judge_table(judge, written, profiles)
+    bench_table.judge_roofline(judge, written, profiles)
+    bench_table.judge_gain(judge, written)
+    assert draw(tmp_path / "bench.png", plan_of("lab09"), result.rows, "simulated")
+    judge_plot(judge, "bench.png", (tmp_path / "bench.png").read_bytes())
 
 
 def test_gpu_bench_resumed_runs_only_what_lacks(tmp_path: Path, simulated: list[list[str]]) -> None:

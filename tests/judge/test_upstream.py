@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,26 @@ def test_unpack_of_two_top_folders_is_refused(tmp_path: Path) -> None:
     archive(tmp_path / "a.tar.gz", {"top/x/1.h": "one", "else/x/1.h": "two"})
     with pytest.raises(ValueError, match="2 top folders"):
         unpack(tmp_path / "a.tar.gz", tmp_path, ("x/",))
+
+
+def test_unpack_of_a_wheel_keeps_what_is_wanted_and_stays_in_its_folder(tmp_path: Path) -> None:
+    path = tmp_path / "tame-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("tame/kernel.py", "x = 1")
+        wheel.writestr("tame/../../../out.py", "x = 2")
+        wheel.writestr("tame-1.0.dist-info/METADATA", "Name: tame")
+    into = tmp_path / "deep" / "into"
+    into.mkdir(parents=True)
+    top = unpack(path, into, ("tame/",))
+    assert (top / "tame" / "kernel.py").read_text() == "x = 1"
+    assert not (top / "tame-1.0.dist-info").exists()
+    assert all(found.is_relative_to(top) for found in tmp_path.rglob("out.py"))
+
+
+def test_unpack_of_an_oversized_wheel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream, "MAX_UNPACKED_BYTES", 100)
+    path = tmp_path / "large-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr("large/kernel.py", " " * 101)
+    with pytest.raises(ValueError, match="holds more than"):
+        unpack(path, tmp_path, ("large/",))

@@ -7,6 +7,7 @@ import json
 import random
 import re
 import tomllib
+from datetime import timedelta
 from pathlib import Path
 
 import jsonschema
@@ -60,6 +61,26 @@ def test_rank_orders_by_value_then_by_time_and_keeps_each_students_best() -> Non
     assert h200.entries[0].name == "Ada the Quick"
     assert h200.entries[2].submitted_at < MONDAY < h200.entries[3].submitted_at
     assert len({entry.name for entry in h200.entries}) == 4
+
+
+def test_rank_where_no_time_of_receipt_is_known_shows_nothing_of_the_order_of_grading() -> None:
+    records = [
+        graded(f"s{n}", content="the same", received_at=None, graded_at=MONDAY + timedelta(minutes=n))
+        for n in range(12)
+    ]
+    key = names(records)
+    first, _ = rank(records, course="c", names=key)
+    (entries,) = [board.entries for board in first.boards]
+    shown = [entry.name for entry in entries]
+    assert shown == sorted(shown)
+    assert shown != [key.name(record.student, record.members)[0] for record in records]
+    assert {entry.submitted_at for entry in entries} == {None}
+    assert first.time is None
+    regraded = [record.model_copy(update={"graded_at": MONDAY}) for record in reversed(records)]
+    assert dumps(rank(regraded, course="c", names=key)[0]) == dumps(first)
+    shown_page = page(first)
+    assert "unknown" in shown_page
+    assert "2026-03" not in shown_page
 
 
 def test_rank_lists_only_results_that_may_be() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from grader.judge.attention import to_tensors
-from grader.judge.capstone import audit, benchmark, decode_step, harness, hidden, masked, rerun
+from grader.judge.capstone import audit, benchmark, decode_step, harness, masked, problems, rerun
 from grader.judge.capstone.benchmark import Line
 from grader.judge.capstone.checks import opened, read_manifest, read_table
 from grader.judge.capstone.harness import ChangedPath
@@ -35,10 +35,10 @@ SUSPECT = (
 
 
 def judge_problems(judge: Judge, submission: Submission, course: Path, *, edges: bool, count: int) -> None:
-    """The changed path on hidden shapes; see `hidden.shapes`."""
+    """The changed path on hidden shapes; see `problems.shapes`."""
     with opened(judge, submission, course) as path:
         rng = judge.rng()
-        chosen = hidden.shapes(path.capstone, rng, edges=edges, count=count)
+        chosen = problems.shapes(path.capstone, rng, edges=edges, count=count)
         judge.measure("problems", len(chosen))
         for number, shape in enumerate(chosen):
             _judge_problem(judge, path, shape, FAMILIES[number % len(FAMILIES)], rng)
@@ -72,7 +72,7 @@ def judge_work(judge: Judge, submission: Submission, course: Path) -> None:
     """Who does the work: a kernel of this folder; an audit's rows are rows of one problem; a patch leaves no trace."""
     with opened(judge, submission, course) as path:
         rng = judge.rng()
-        shape = hidden.shapes(path.capstone, rng, edges=False, count=1)[0]
+        shape = problems.shapes(path.capstone, rng, edges=False, count=1)[0]
         kind = path.capstone.path.kind
         if kind == "attention":
             case = masked.draw(shape, "normal", rng)
@@ -162,7 +162,10 @@ def _judge_audit(judge: Judge, submission: Submission, capstone: Capstone, cours
     table = read_table(judge, submission, capstone)
     rng = judge.rng()
     with opened(judge, submission, course) as path:
-        for line in _some(list(table.lines.values()), int(judge.thresholds["max_shapes"]), rng):
+        lines = [line for line in table.lines.values() if path.runs_here(line.shape)]
+        if not lines:
+            judge.skip("every shape is too large for this machine")
+        for line in _some(lines, int(judge.thresholds["max_shapes"]), rng):
             rows = audit.drawn_rows(line.shape, int(judge.thresholds["rows"]), rng)
             sampled = audit.sample(path.worker, path.function, path.module, line.shape, rows)
             told = {name: line.figures[name] for name in audit.QUANTILES}

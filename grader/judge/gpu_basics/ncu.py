@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grader.judge.gpu_basics.answers import real_number
+from grader.judge.answers import real_number
 from grader.judge.gpu_basics.requests import LANES, SECTOR, sectors, strided
 from grader.kernels.cuda import NCU_METRICS, CudaBuild, NoCounters
 from grader.report.model import Diagnosis

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grader.judge.gpu_basics.answers import Mistake, judge_answers, real_number, whole_number
+from grader.judge.answers import Mistake, judge_answers, real_number, whole_number
 from grader.sandbox.wire import Record
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grader.judge.gpu_basics.answers import Mistake, judge_answers, real_number, whole_number
+from grader.judge.answers import Mistake, judge_answers, real_number, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
