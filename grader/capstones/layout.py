@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import difflib
 import os
+import shutil
 from pathlib import Path
 
 from grader.course import Course
 from grader.errors import CourseError, UsageError
+from grader.machine import unwritable
 
 LAB = "lab10_capstone"
 OPTIONS = {
@@ -66,7 +68,7 @@ def lay_out(course: Course, option: str, folder: Path) -> list[str]:
 
     Raises:
         UsageError: the folder is there and not empty, or can't be written: nothing is ever overwritten.
-        CourseError: a file of the course is missing.
+        CourseError: a file of the course is missing. InfrastructureError: the disk is full.
     """
     files = files_of(course, option)
     try:
@@ -75,14 +77,23 @@ def lay_out(course: Course, option: str, folder: Path) -> list[str]:
                 f"{folder} is there already and isn't an empty folder; nothing was written.",
                 hint="Name another one: grade capstone new --option A DIR.",
             )
+        _write(files, folder)
+    except OSError as error:
+        raise unwritable(str(folder), error, hint="Name another folder.") from error
+    return sorted(files)
+
+
+def _write(files: dict[str, str], folder: Path) -> None:
+    """Fill a folder that isn't there yet or is empty; where that fails nothing is left: it can be tried again."""
+    try:
         for name, text in files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "x", encoding="utf-8") as file:
                 file.write(text)
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be written ({error.strerror}).", hint="Name another folder.") from error
-    return sorted(files)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _read(path: Path) -> str:
