@@ -7,9 +7,9 @@ The README, plot.py and what is provided come from `starter/lab10_capstone`, the
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
-import shutil
 from pathlib import Path
 
 from grader.course import Course
@@ -84,15 +84,22 @@ def lay_out(course: Course, option: str, folder: Path) -> list[str]:
 
 
 def _write(files: dict[str, str], folder: Path) -> None:
-    """Fill a folder that isn't there yet or is empty; where that fails nothing is left: it can be tried again."""
+    """Fill a folder that isn't there yet or is empty; where that fails no file of it is left: it can be tried again."""
+    made: list[Path] = []
     try:
         for name, text in files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "x", encoding="utf-8") as file:
+                made.append(path)
                 file.write(text)
     except OSError:
-        shutil.rmtree(folder, ignore_errors=True)
+        # Only what was made here: should a file have come since, it's the student's.
+        for path in made:
+            path.unlink(missing_ok=True)
+        for emptied in sorted({folder, *(path.parent for path in made)}, key=lambda place: -len(place.parts)):
+            with contextlib.suppress(OSError):
+                emptied.rmdir()
         raise
 
 
