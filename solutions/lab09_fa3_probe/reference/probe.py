@@ -45,32 +45,6 @@ class Instruction:
     follows: list[int] = field(default_factory=list)
 
 
-def probe(text: str) -> dict[str, object]:
-    """Features of the kernel in `text`.
-
-    Returns:
-        the counts named in COUNTED; register_limits: the distinct numbers given to setmaxnreg, ascending; specialised:
-        whether some warps only load while others multiply; generation: ``none``, ``ampere``, ``hopper``,
-        ``hopper-tma``, ``hopper-specialised`` or ``blackwell``. Text without an instruction gives zeros and ``none``.
-    """
-    # BEGIN SOLUTION
-    # STARTER: raise NotImplementedError("TODO: probe, see the README")
-    code = _without_remarks(text)
-    if re.search(r"^\s*\.version\s", code, re.MULTILINE):
-        instructions, features = _read_ptx(code), _ptx_features
-    else:
-        instructions, features = _read_sass(code), _sass_features
-    told = [features(instruction.name) for instruction in instructions]
-    found: dict[str, object] = {name: sum(name in here for here in told) for name in COUNTED}
-    found["register_limits"] = sorted(
-        {_last_number(i.operands) for i, here in zip(instructions, told, strict=True) if "setmaxnreg" in here}
-    )
-    found["specialised"] = _specialised(instructions, told)
-    found["generation"] = _generation(found)
-    return found
-    # END SOLUTION
-
-
 # BEGIN SOLUTION
 _SASS = {
     "wgmma": ("HGMMA", "QGMMA", "IGMMA", "BGMMA"),
@@ -225,4 +199,32 @@ def _generation(found: dict[str, object]) -> str:
 
 
 # END SOLUTION
+
+
+def probe(text: str) -> dict[str, object]:
+    """Features of the kernel in `text`.
+
+    Returns:
+        the counts named in COUNTED; register_limits: the distinct numbers given to setmaxnreg, ascending; specialised:
+        whether some warps only load while others multiply; generation: ``none``, ``ampere``, ``hopper``,
+        ``hopper-tma``, ``hopper-specialised`` or ``blackwell``. Text without an instruction gives zeros and ``none``.
+    """
+    # BEGIN SOLUTION
+    # STARTER: raise NotImplementedError("TODO: probe, see the README")
+    code = _without_remarks(text)
+    if re.search(r"^\s*\.version\s", code, re.MULTILINE):
+        instructions, features = _read_ptx(code), _ptx_features
+    else:
+        instructions, features = _read_sass(code), _sass_features
+    told = [features(instruction.name) for instruction in instructions]
+    found: dict[str, object] = {name: sum(name in here for here in told) for name in COUNTED}
+    found["register_limits"] = sorted(
+        {_last_number(i.operands) for i, here in zip(instructions, told, strict=True) if "setmaxnreg" in here}
+    )
+    found["specialised"] = _specialised(instructions, told)
+    found["generation"] = _generation(found)
+    return found
+    # END SOLUTION
+
+
 # kept-from-students-e9fb33f8139b48de

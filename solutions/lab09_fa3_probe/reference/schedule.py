@@ -23,6 +23,15 @@ EXP_PER_CYCLE = 16
 """ex2 on the multi-function units, an SM."""
 
 
+# BEGIN SOLUTION
+def _whole(value: int, unit: int) -> int:
+    """The largest multiple of `unit` that isn't above `value`."""
+    return value // unit * unit
+
+
+# END SOLUTION
+
+
 def register_split(consumers: int, producer_registers: int, registers_per_sm: int = 65536) -> int:
     """Registers a thread of each consumer warpgroup, when one producer warpgroup keeps `producer_registers`.
 
@@ -98,11 +107,4 @@ def pingpong_cycles(steps: int, gemm: float, exp: float, warpgroups: int) -> flo
     # END SOLUTION
 
 
-# BEGIN SOLUTION
-def _whole(value: int, unit: int) -> int:
-    """The largest multiple of `unit` that isn't above `value`."""
-    return value // unit * unit
-
-
-# END SOLUTION
 # kept-from-students-edac0fee77a16126
