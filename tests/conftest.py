@@ -45,17 +45,16 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a module that share a fixture in one process, where several share out the tests.
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from sharing import scheduler
 
-    Each process would start the workers of such a fixture, lay out its folders, for itself.
-    """
-    for item in items:
-        fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009 - of pytest's own, unannounced
-        shared = any(definitions[-1].scope == "module" for definitions in fixtures)
-        if shared and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(Path(__file__).parent))))
+    return scheduler(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the labs' references and mistakes, minutes each: at the end one process would wait for another's."""
+    items.sort(key=lambda item: item.path.name != "test_labs_mutants.py")
 
 
 def pytest_collection_finish() -> None:

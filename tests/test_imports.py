@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "canary": LEAVES,
     "starter": LEAVES | {"canary"},
     "mutants": LEAVES,
+    "capstones": LEAVES,
     "pages": LEAVES | {"profiles"},
     "leaderboard": LEAVES | {"classroom", "pages"},
     "classroom": LEAVES | {"files"},

@@ -17,6 +17,7 @@ from toy_course import LAB_ID, write_course
 from grader import files
 from grader.batch.grading import grade_job
 from grader.batch.intake.source import walk
+from grader.capstones.layout import lay_out as lay_out_capstone
 from grader.classroom.records import ResultsFolder
 from grader.course import Course
 from grader.errors import ExitCode
@@ -197,6 +198,12 @@ def test_init_on_a_full_disk_leaves_no_empty_starter(tmp_path: Path, full_disk: 
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+def test_capstone_on_a_full_disk_leaves_nothing_so_that_it_can_be_tried_again(tmp_path: Path, full_disk: None) -> None:
+    with pytest.raises(MachineError, match="No space"):
+        lay_out_capstone(Course(PROJECT), "A", tmp_path / "capstone")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_replace_on_a_full_disk_keeps_the_old_file(tmp_path: Path, full_disk: None) -> None:
     (tmp_path / "a").touch()
     with pytest.raises(OSError, match="No space"):
@@ -282,7 +289,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        # Lazily: whoever looks into every folder (an indexer, a backup) may be in this one.
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_batch_on_a_full_disk_loses_no_points_and_goes_on_with_resume(small_disk: Path, tmp_path: Path) -> None:

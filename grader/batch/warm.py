@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import sys
@@ -44,7 +45,8 @@ def warm(course_root: str, labs: Sequence[str], log: Callable[[str], None]) -> P
             choose_isolation(level)
         except GraderError:
             continue  # The jobs find the same, and say it.
-    lay_ahead()
+    with contextlib.suppress(GraderError, OSError):  # Of a full disk, too, the jobs say it.
+        lay_ahead()
     found = provenance.look(course)
     # Children share these pages as long as nobody writes to them, and the collector would.
     gc.collect()

@@ -12,6 +12,7 @@ import typer
 from grader.cli import (
     batch,
     bench,
+    capstone,
     diff,
     doctor,
     export,
@@ -26,6 +27,7 @@ from grader.cli import (
     release,
     replay,
     report,
+    rubric,
     run,
     secret,
     similar,
@@ -76,6 +78,7 @@ _add(
     "grade bench lab06 --shapes quick",
     "grade bench lab08 --only paged,contiguous --resume",
 )
+app.add_typer(capstone.app, name="capstone", rich_help_panel=WORK)
 _add(WORK, "list", labs.list_labs, "grade list")
 _add(
     CLASS,
@@ -94,6 +97,13 @@ _add(
     gradebook.gradebook,
     "grade gradebook RESULTS",
     "grade gradebook RESULTS --overrides overrides.toml --json -",
+)
+_add(
+    GRADES,
+    "rubric",
+    rubric.rubric,
+    "grade rubric RESULTS",
+    "grade rubric RESULTS --student ada --set focus=7 --set why=6.5",
 )
 _add(GRADES, "replay", replay.replay, "grade replay RESULTS/records/ada/lab02_online_softmax/1-….json -k merge")
 _add(GRADES, "diff", diff.diff, "grade diff RESULTS RESULTS-regraded")

@@ -7,7 +7,8 @@ Lab 07's harness makes it (`harness_report.json`), and the capstone hands it in 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -57,8 +58,8 @@ class Shape(_Model):
         return self
 
 
-class Row(_Model):
-    """What was found at one shape.
+class Found(_Model):
+    """What was found at one shape, whatever tells the shape.
 
     Attributes:
         errors: largest absolute error of each tensor; None where its pattern of non-finite values is wrong. Where
@@ -69,13 +70,34 @@ class Row(_Model):
         findings: what else is wrong (an input changed, a second call differs); any finding fails the row.
     """
 
-    shape: Shape
     errors: dict[TensorName, NotNegative | None]
     tolerances: dict[TensorName, NotNegative]
     why: Text
     inputs: Annotated[list[Text], Field(min_length=1, max_length=100)]
     findings: Annotated[list[Text], Field(max_length=100)] = []
     verdict: Verdict
+
+    @property
+    def place(self) -> str:
+        """The shape in a few words."""
+        raise NotImplementedError
+
+    @property
+    def follows(self) -> Verdict:
+        """The verdict that the row's numbers and findings give."""
+        errors = [(self.errors[name], self.tolerances[name]) for name in self.errors]
+        within = all(error is not None and error <= allowed for error, allowed in errors)
+        return "pass" if within and not self.findings else "fail"
+
+
+class Row(Found):
+    """What lab 07's harness found at one shape: all five tensors."""
+
+    shape: Shape
+
+    @property
+    def place(self) -> str:
+        return words(self.shape)
 
     @model_validator(mode="after")
     def _complete(self) -> Row:
@@ -85,16 +107,9 @@ class Row(_Model):
                 raise ValueError(f"`{name}` lacks {', '.join(missing)}")
         return self
 
-    @property
-    def follows(self) -> Verdict:
-        """The verdict that the row's numbers and findings give."""
-        errors = [(self.errors[name], self.tolerances[name]) for name in TENSORS]
-        within = all(error is not None and error <= allowed for error, allowed in errors)
-        return "pass" if within and not self.findings else "fail"
 
-
-class CorrectnessReport(_Model):
-    """The whole table.
+class Report(_Model):
+    """A whole table, whatever its rows are.
 
     Attributes:
         kernel: what was tested, in words. seed: what the inputs were drawn from.
@@ -104,18 +119,43 @@ class CorrectnessReport(_Model):
     format_version: Literal[1]
     kernel: Text
     seed: int
-    rows: Annotated[list[Row], Field(min_length=1, max_length=MAX_ROWS)]
     verdict: Verdict
     environment: dict[str, str] = {}
 
     @property
+    def table(self) -> Sequence[Found]:
+        raise NotImplementedError
+
+    @property
     def follows(self) -> Verdict:
         """The verdict that the rows' verdicts give."""
-        return "pass" if all(row.verdict == "pass" for row in self.rows) else "fail"
+        return "pass" if all(row.verdict == "pass" for row in self.table) else "fail"
+
+
+class CorrectnessReport(Report):
+    """What lab 07's harness writes."""
+
+    rows: Annotated[list[Row], Field(min_length=1, max_length=MAX_ROWS)]
+
+    @property
+    def table(self) -> Sequence[Found]:
+        return self.rows
+
+
+ReportT = TypeVar("ReportT", bound=Report)
 
 
 def from_value(value: Any) -> CorrectnessReport:
-    """A report from plain data.
+    """A report of lab 07's harness from plain data.
+
+    Raises:
+        ReportError: see `read_as`.
+    """
+    return read_as(CorrectnessReport, value)
+
+
+def read_as(model: type[ReportT], value: Any) -> ReportT:
+    """A report of that kind from plain data.
 
     Raises:
         ReportError: names the first place that isn't as it should be.
@@ -126,32 +166,39 @@ def from_value(value: Any) -> CorrectnessReport:
     if version != FORMAT_VERSION:
         raise ReportError(f"`format_version` is {version!r}, expected {FORMAT_VERSION}")
     try:
-        return CorrectnessReport.model_validate(value)
+        return model.model_validate(value)
     except ValidationError as error:
         raise ReportError(first_fault(error, value, "the report")[:500]) from None
 
 
 def from_json(raw: bytes) -> CorrectnessReport:
-    """A report from a file.
+    """A report of lab 07's harness from a file.
 
     Raises:
         ReportError: it's too large, no JSON, or not a report.
     """
+    return from_value(plain_data(raw))
+
+
+def plain_data(raw: bytes) -> Any:
+    """What a report's file holds.
+
+    Raises:
+        ReportError: it's too large or no JSON.
+    """
     if len(raw) > MAX_BYTES:
         raise ReportError(f"the file is larger than {MAX_BYTES} bytes")
     try:
-        value = json.loads(raw.decode("utf-8"))
+        return json.loads(raw.decode("utf-8"))
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ReportError(f"it isn't JSON ({str(error)[:200]})") from None
-    return from_value(value)
 
 
-def contradictions(report: CorrectnessReport) -> list[str]:
+def contradictions(report: Report) -> list[str]:
     """Where verdicts don't follow from the numbers beside them, in words; empty when all do."""
     found = [
-        f"row {number} ({words(row.shape)}) says {row.verdict}, but its errors, tolerances and findings make it "
-        f"{row.follows}"
-        for number, row in enumerate(report.rows, start=1)
+        f"row {number} ({row.place}) says {row.verdict}, but its errors, tolerances and findings make it {row.follows}"
+        for number, row in enumerate(report.table, start=1)
         if row.verdict != row.follows
     ]
     if report.verdict != report.follows:

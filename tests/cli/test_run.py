@@ -177,7 +177,7 @@ def test_run_submission_one_level_too_high_is_stepped_into(session, grade, cours
         (["lab06", "extra"], "unexpected extra argument", "See `grade run --help`."),
         (["lab06", "--publik-only"], "No such option: --publik-only", "--public-only"),
         (["run"], "Missing argument 'LAB'.", "See `grade run --help`."),
-        (["frobnicate"], "'frobnicate' is neither a command nor a lab.", "See `grade --help` and `grade list`."),
+        (["zzz"], "'zzz' is neither a command nor a lab.", "See `grade --help` and `grade list`."),
     ],
 )
 def test_run_bad_words_exit_2_with_one_clear_message(session, grade, course, words, message, hint) -> None:

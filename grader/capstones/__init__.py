@@ -1,0 +1,1 @@
+"""Lays out a capstone's folder."""

@@ -1,0 +1,147 @@
+"""What lab 10's tests call on a capstone's figures: the table, the plot of it, the claims made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from grader.judge.anatomy.clean_worker import open_worker
+from grader.judge.capstone import benchmark, figures
+from grader.judge.capstone.benchmark import Table
+from grader.judge.capstone.checks import need, read_manifest, read_table, refuse, told
+from grader.judge.capstone.figures import FigureError
+from grader.judge.png import PngError
+from grader.profiles import HardwareProfile
+
+if TYPE_CHECKING:
+    from grader.judge.recorder import Judge
+    from grader.sandbox.submission import Submission
+
+
+def judge_table(judge: Judge, submission: Submission) -> None:
+    """Every timed shape, with samples and hardware."""
+    capstone = read_manifest(judge, submission)
+    table = read_table(judge, submission, capstone)
+    judge.measure("lines", len(table.lines))
+    least = judge.thresholds["min_rows" if table.audit else "min_samples"]
+    told(judge, lambda: benchmark.require_whole(table, capstone, int(judge.thresholds["min_shapes"]), int(least)))
+
+
+def judge_arithmetic(judge: Judge, submission: Submission) -> None:
+    table = read_table(judge, submission, read_manifest(judge, submission))
+    told(judge, lambda: benchmark.require_arithmetic(table, judge.thresholds["rel"]))
+
+
+def judge_possible(judge: Judge, submission: Submission, profiles: Sequence[HardwareProfile]) -> None:
+    table = read_table(judge, submission, read_manifest(judge, submission))
+    limits = judge.thresholds
+    told(
+        judge,
+        lambda: benchmark.require_possible(
+            table, profiles, limits["cpu_tflops"], limits["cpu_gbs"], limits["cpu_call_us"]
+        ),
+    )
+    if not table.lines:
+        refuse(judge, "benchmark-incomplete", f"{benchmark.FILE} has no lines.")
+    if not benchmark.known_card(table, profiles):
+        hardware = next(iter(table.lines.values())).words["hardware"][:60]
+        judge.skip(f"no hardware profile knows {hardware!r}: `grade profile calibrate` makes one")
+
+
+def judge_plot(judge: Judge, submission: Submission) -> None:
+    """The picture is of this table, and is what plot.py draws."""
+    capstone = read_manifest(judge, submission)
+    table = read_table(judge, submission, capstone)
+    raw, csv_bytes = need(judge, submission, figures.FILE), need(judge, submission, benchmark.FILE)
+    try:
+        figures.look(raw, csv_bytes)
+    except PngError as error:
+        refuse(judge, "plot-unreadable", f"{figures.FILE}: {error}.")
+    except FigureError as error:
+        refuse(judge, error.kind, f"{figures.FILE}: {error}.")
+    _judge_drawing(judge, submission, table, csv_bytes)
+    _judge_likeness(judge, submission, raw, csv_bytes)
+
+
+def _judge_drawing(judge: Judge, submission: Submission, table: Table, csv_bytes: bytes) -> None:
+    rows = figures.rows_of(csv_bytes)
+    columns = ("p50", "p90", "p99", "max") if table.audit else ("median_ms", "tflops", "gbs")
+    other = figures.perturbed(rows, columns, judge.rng())
+    try:
+        found, moved = figures.drawn(submission, rows), figures.drawn(submission, other)
+    except FigureError as error:
+        refuse(judge, error.kind, f"{figures.MODULE}.py: {error}.")
+    best, name = max((figures.shown_part(found, numbers), name) for name, numbers in _series(rows, columns).items())
+    judge.measure("figures_shown", round(best, 3))
+    if best < judge.thresholds["shown"]:
+        refuse(
+            judge,
+            "plot-other-data",
+            f"{figures.MODULE}.py draws {best:.0%} of {name}'s values in {benchmark.FILE}, and less of any other "
+            "column; expected one column whole.",
+        )
+    follows = figures.shown_part(moved, _series(other, columns)[name])
+    if follows < judge.thresholds["shown"]:
+        refuse(judge, "plot-other-data", f"{figures.MODULE}.py draws the same numbers whatever table it is given.")
+    if found.words < 2:
+        refuse(judge, "plot-empty", f"{figures.MODULE}.py: an axis has no label.")
+
+
+def _series(rows: figures.Rows, columns: Sequence[str]) -> dict[str, list[float]]:
+    """Column → its values; and the speed-ups, which a plot may show instead."""
+    found = {name: [float(row[name]) for row in rows if row.get(name)] for name in columns}
+    medians = {(row.get("shape"), row.get("variant")): row.get("median_ms") for row in rows}
+    found["speedup"] = [
+        float(before) / float(after)
+        for (shape, variant), before in medians.items()
+        if variant == "before" and before and (after := medians.get((shape, "after")))
+    ]
+    return {name: values for name, values in found.items() if values}
+
+
+def _judge_likeness(judge: Judge, submission: Submission, raw: bytes, csv_bytes: bytes) -> None:
+    redrawn = submission.call("rendered", figures.rows_of(csv_bytes), module=figures.COURSE_MODULE)
+    if not isinstance(redrawn, np.ndarray) or redrawn.dtype != np.uint8:
+        judge.contract(f"{figures.COURSE_MODULE}.rendered gave no picture.")
+    course_file = submission.read_file(f"{figures.COURSE_MODULE}.py")
+    assert course_file is not None  # provided
+    files = {f"{figures.COURSE_MODULE}.py": course_file}
+    pictures = (np.frombuffer(raw, dtype=np.uint8), redrawn)
+    with open_worker(submission.lab, submission.isolation, "numpy", files) as worker:
+        grids = [worker.call("thumbnail", png, figures.GRID, module=figures.COURSE_MODULE) for png in pictures]
+    likeness = figures.alike(*grids)
+    judge.measure("likeness", round(likeness, 3))
+    if likeness < judge.thresholds["likeness"]:
+        refuse(
+            judge,
+            "plot-other-data",
+            f"{figures.FILE} doesn't look like what {figures.MODULE}.py draws of {benchmark.FILE}; save it anew.",
+        )
+
+
+def judge_claims(judge: Judge, submission: Submission) -> None:
+    """Each claim holds at every shape that it names."""
+    capstone = read_manifest(judge, submission)
+    table = read_table(judge, submission, capstone)
+    judge.measure("claims", len(capstone.claims))
+    for claim in capstone.claims:
+        for name in claim.shapes:
+            value = table.figure(name, claim.measure)
+            if not isinstance(value, float):
+                refuse(
+                    judge,
+                    "claim-not-in-the-csv",
+                    f"{claim.text[:80]!r}: {benchmark.FILE} has no number {claim.measure} of {name}.",
+                )
+            low = claim.at_least is not None and value < claim.at_least
+            high = claim.at_most is not None and value > claim.at_most
+            if low or high:
+                bound = f"at least {claim.at_least:g}" if low else f"at most {claim.at_most:g}"
+                refuse(
+                    judge,
+                    "claim-not-in-the-csv",
+                    f"{claim.text[:80]!r}: {claim.measure} of {name} is {value:.4g} in {benchmark.FILE}, claimed is "
+                    f"{bound}.",
+                )

@@ -1,0 +1,211 @@
+"""What the worked capstones of lab10 say of their kernels: skipping, fusing, patches that add the file beside them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_submission import small_submission
+
+pytest.importorskip("triton")
+
+from grader import canary
+from grader.judge.anatomy import source
+from grader.judge.capstone import manifest, patch
+from grader.judge.capstone.masks import Mask, parse
+from grader.judge.oracle import softmax_attention
+from grader.judge.upstream import UnavailableError
+from grader.profiles import load_profile
+from grader.sandbox.submission import Submission
+from grader.worker.wire import Tensor
+
+ROOT = Path(__file__).resolve().parents[2]
+CAPSTONES = ROOT / "solutions" / "lab10_capstone"
+LAB08 = ROOT / "solutions" / "lab08_decode" / "reference"
+FILES = {"A": "window_global.py", "B": "fused_decode.py", "C": "audit.py", "D": "local_forward.py"}
+FUNCTIONS = {"A": "window_global_attention", "D": "local_attention"}
+BLOCK_M, BLOCK_N, HEAD_DIM = 32, 16, 32
+SMALL_TILES = f"\n\n\ndef choose_tiles(*_):\n    return Tiles({BLOCK_M}, {BLOCK_N}, 4, 2)\n"
+MASKS = [
+    ("A", 150, 150, "causal+window:40,0+global:5"),
+    ("A", 113, 203, "window:17,9+global:70"),
+    ("A", 203, 113, "causal+window:30,0+global:3"),
+    ("D", 150, 150, "causal+window:40,0"),
+    ("D", 203, 113, "window:17,9"),
+    ("D", 70, 203, "window:-1,0"),
+]
+COMPARED = """
+
+import torch
+import lab08_decode
+
+
+def compared(seed, dtype, group, interleaved, rotary_dim, lens, splits):
+    generator = torch.Generator().manual_seed(seed)
+    dtype = getattr(torch, dtype)
+
+    def normal(*size):
+        return torch.randn(*size, generator=generator).to(dtype)
+
+    batch, heads, d, page = len(lens), 2, 64, 16
+    q, k, v = normal(batch, heads * group, d), normal(batch, heads, d), normal(batch, heads, d)
+    pages = max(lens) // page + 1
+    order = torch.randperm(batch * pages + 3, generator=generator)[: batch * pages].reshape(batch, pages).int()
+    caches = [torch.full((batch * pages + 3, page, heads, d), torch.nan, dtype=dtype) for _ in "kv"]
+    for b, length in enumerate(lens):
+        for j in range(length):
+            for cache in caches:
+                cache[order[b, j // page], j % page] = normal(heads, d)
+    lengths = torch.tensor(lens, dtype=torch.int32)
+    found = []
+    for step in (lab08_decode.decode_step, fused_decode_step):
+        own = [cache.clone() for cache in caches]
+        options = {"interleaved": interleaved, "rotary_dim": rotary_dim, "num_splits": splits}
+        o, lse = step(q, k, v, *own, order, lengths, **options)
+        found.append((o.float(), lse, *(cache.float().nan_to_num(1e3) for cache in own)))
+    return [float((a - b).abs().max()) for a, b in zip(*found)]
+"""
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Submission]]:
+    """The attention kernels, with tiles so small that short sequences have many."""
+    opened = {}
+    for option in FUNCTIONS:
+        text = (CAPSTONES / option / FILES[option]).read_text(encoding="utf-8") + SMALL_TILES
+        opened[option] = small_submission(tmp_path_factory.mktemp(option), text, runtime="triton")
+        opened[option].target = load_profile(ROOT, "a100-80gb")
+    yield opened
+    for submission in opened.values():
+        submission.close()
+
+
+def draw(seq_q: int, seq_k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seq_q + seq_k)
+    sizes = ((1, 2, seq_q), (1, 1, seq_k), (1, 1, seq_k))
+    q, k, v = (rng.standard_normal((*size, HEAD_DIM)).astype(np.float16) for size in sizes)
+    return q, k, v
+
+
+def tiles_seen(mask: Mask, seq_q: int, seq_k: int) -> list[np.ndarray]:
+    """For each tile of query rows: which key tiles hold a key that one of its rows sees."""
+    starts = np.arange(0, seq_k, BLOCK_N)
+    found = []
+    for first in range(0, seq_q, BLOCK_M):
+        seen = mask.visible(np.arange(first, min(first + BLOCK_M, seq_q)), seq_q, seq_k).any(axis=0)
+        found.append(np.logical_or.reduceat(seen, starts))
+    return found
+
+
+@pytest.mark.parametrize(("option", "seq_q", "seq_k", "text"), MASKS)
+def test_kernel_loads_the_tiles_with_a_visible_key_and_no_other(
+    kernels: dict[str, Submission], option: str, seq_q: int, seq_k: int, text: str
+) -> None:
+    mask = parse(text)
+    tensors = [Tensor(values) for values in draw(seq_q, seq_k)]
+    traced = kernels[option].traced_call(FUNCTIONS[option], *tensors, **mask.options())
+    lengths = np.minimum(BLOCK_N, seq_k - np.arange(0, seq_k, BLOCK_N))
+    rows = 2 * sum(int(lengths[seen].sum()) for seen in tiles_seen(mask, seq_q, seq_k))  # 2 heads
+    assert rows < 2 * -(-seq_q // BLOCK_M) * seq_k  # the mask hides tiles
+    assert traced.traffic.loaded("k") == traced.traffic.loaded("v") == rows * HEAD_DIM * 2
+
+
+@pytest.mark.parametrize(("option", "seq_q", "seq_k", "text"), [MASKS[0], MASKS[1], MASKS[4]])
+def test_kernel_isnt_moved_by_what_lies_in_hidden_tiles(
+    kernels: dict[str, Submission], option: str, seq_q: int, seq_k: int, text: str
+) -> None:
+    mask, (q, k, v) = parse(text), draw(seq_q, seq_k)
+    for number, seen in enumerate(tiles_seen(mask, seq_q, seq_k)):
+        hidden = np.repeat(~seen, BLOCK_N)[:seq_k]
+        if not hidden.any() or number % 2 == 0:
+            continue
+        poisoned = [np.where(hidden[:, None], np.float16(np.nan), x) for x in (k, v)]
+        o, _ = kernels[option].call(FUNCTIONS[option], Tensor(q), *map(Tensor, poisoned), **mask.options())
+        rows = np.arange(number * BLOCK_M, min((number + 1) * BLOCK_M, seq_q))
+        scores = q[0, :, rows].swapaxes(0, 1).astype(np.float64) @ k[0, 0].T.astype(np.float64) * HEAD_DIM**-0.5
+        wanted, _ = softmax_attention(scores, mask.visible(rows, seq_q, seq_k), v[0, 0].astype(np.float64))
+        assert np.abs(o.data[0][:, rows].astype(np.float64) - wanted).max() < 4e-3
+
+
+@pytest.mark.parametrize(
+    ("dtype", "group", "interleaved", "rotary_dim", "lens", "splits"),
+    [
+        ("bfloat16", 1, True, 32, [63, 64, 130], 3),
+        ("float16", 4, False, 64, [0, 5, 130], None),
+        ("float16", 7, True, 64, [90, 2, 77], 7),
+    ],
+)
+def test_fused_step_equals_lab08s_on_scattered_pages(
+    tmp_path: Path, dtype: str, group: int, interleaved: bool, rotary_dim: int, lens: list[int], splits: int | None
+) -> None:
+    text = (CAPSTONES / "B" / FILES["B"]).read_text(encoding="utf-8") + COMPARED
+    beside = {
+        "lab08_decode.py": (LAB08 / "paged_decode.py").read_text(encoding="utf-8"),
+        "rope.py": (LAB08 / "rope.py").read_text(encoding="utf-8"),
+    }
+    with small_submission(tmp_path, text, runtime="triton", files=beside) as step:
+        o, lse, k_cache, v_cache = step.call("compared", 5, dtype, group, interleaved, rotary_dim, lens, splits)
+    assert (k_cache, v_cache) == (0.0, 0.0)  # to the bit, the new token and all that was there
+    assert lse < 1e-5
+    assert o < {"float16": 2e-3, "bfloat16": 1.6e-2}[dtype]  # one unit of values up to 2
+
+
+def test_sdpa_with_bias_sees_what_the_mask_says(kernels: dict[str, Submission]) -> None:
+    mask, (q, k, v) = parse("causal+window:30,0+global:3"), draw(90, 113)
+    o = kernels["A"].call("sdpa_with_bias", Tensor(q), Tensor(k), Tensor(v), **mask.options())
+    scores = q[0].astype(np.float64) @ k[0, 0].T.astype(np.float64) * HEAD_DIM**-0.5
+    wanted, _ = softmax_attention(scores, mask.visible(np.arange(90), 90, 113), v[0, 0].astype(np.float64))
+    assert np.abs(o.data[0].astype(np.float64) - wanted).max() < 4e-3
+
+
+def test_splits_by_waves_never_start_a_wave_for_a_few_programs(tmp_path: Path) -> None:
+    text = (CAPSTONES / "B" / FILES["B"]).read_text(encoding="utf-8")
+    with small_submission(tmp_path, text, runtime="triton") as step:
+        for programs, tiles, lab08, waves in [(8, 256, 64, 64), (128, 256, 5, 4), (32, 512, 17, 16), (512, 128, 2, 1)]:
+            assert step.call("splits_of_lab08", programs, tiles, 132) == lab08
+            assert step.call("splits_by_waves", programs, tiles, 132 * 4) == waves
+
+
+@pytest.mark.slow
+def test_patched_package_gives_gradients_where_the_pinned_one_raises(tmp_path: Path) -> None:
+    try:
+        release = source.load()
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    folder = CAPSTONES / "E"
+    changed = patch.apply(patch.parse((folder / patch.FILE).read_bytes()), release.files)
+    answers = []
+    for name, files in (("before", {}), ("after", {path: text.encode() for path, text in changed.items()})):
+        for path, content in (release.package() | files).items():
+            (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / path).write_bytes(content)
+        asked = [
+            {"do": "prove", "function": "flash_attn_func", "layout": layout, "head_dim": 64}
+            for layout in ("contiguous", "channels-first")
+        ]
+        done = subprocess.run(
+            [sys.executable, str(folder / "appendix" / "step.py"), str(tmp_path / name)],
+            input="".join(json.dumps(request) + "\n" for request in asked),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        answers.append([json.loads(line) for line in done.stdout.splitlines()])
+    (plain, raised), (plain_after, repaired) = answers
+    assert plain == plain_after
+    assert raised == {"raised": "dq must have contiguous last dimension"}
+    assert max(repaired.values()) <= 2.0
+
+
+@pytest.mark.parametrize("option", sorted(FILES))
+def test_patch_adds_the_file_that_lies_beside_it(option: str) -> None:
+    folder = CAPSTONES / option
+    told = manifest.read((folder / manifest.FILE).read_bytes())
+    added = patch.apply(patch.parse((folder / patch.FILE).read_bytes()), {})
+    assert list(added) == list(told.files) == [FILES[option]]
+    assert added[FILES[option]] == canary.unmarked((folder / FILES[option]).read_text(encoding="utf-8"))
