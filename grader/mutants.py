@@ -1,7 +1,8 @@
 """The answers that prove a lab's tests: mistakes that must be caught, other right answers that must pass.
 
 A mistake is `wrong/<name>.toml` (edits to the reference) or a folder `wrong/<name>/` with `mistake.toml` and files laid
-over the reference. A variant is `correct/<name>.toml` or a folder `correct/<name>/`, in the same two forms.
+over the reference. A variant is `correct/<name>.toml` or a folder `correct/<name>/`, in the same two forms. The key
+`reference` names another of the lab's solutions in place of `reference/`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Edit(_Model):
 class _Changes(_Model):
     format_version: Literal[1]
     why: Annotated[str, Field(min_length=1)]
+    reference: FileName = "reference"
     edits: tuple[Edit, ...] = ()
     remove: tuple[FileName, ...] = ()
 
@@ -112,7 +114,7 @@ def load_mistakes(solution_dir: Path) -> list[Mistake]:
                 name=source.stem,
                 why=told.why,
                 source=source,
-                reference=solution_dir / "reference",
+                reference=solution_dir / told.reference,
                 edits=told.edits,
                 remove=told.remove,
                 overlay=overlay,
@@ -139,7 +141,7 @@ def load_variants(solution_dir: Path) -> list[Variant]:
                 name=source.stem,
                 why=told.why if told else "",
                 source=source,
-                reference=solution_dir / "reference",
+                reference=solution_dir / (told.reference if told else "reference"),
                 edits=told.edits if told else (),
                 remove=told.remove if told else (),
                 overlay=overlay,

@@ -17,6 +17,7 @@ from toy_course import LAB_ID, write_course
 from grader import files
 from grader.batch.grading import grade_job
 from grader.batch.intake.source import walk
+from grader.capstones.layout import lay_out as lay_out_capstone
 from grader.classroom.records import ResultsFolder
 from grader.course import Course
 from grader.errors import ExitCode
@@ -195,6 +196,12 @@ def test_init_on_a_full_disk_leaves_no_empty_starter(tmp_path: Path, full_disk: 
     with pytest.raises(MachineError, match="No space"):
         lay_out(Course(PROJECT), tmp_path / "work")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_capstone_on_a_full_disk_leaves_nothing_so_that_it_can_be_tried_again(tmp_path: Path, full_disk: None) -> None:
+    with pytest.raises(MachineError, match="No space"):
+        lay_out_capstone(Course(PROJECT), "A", tmp_path / "capstone")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_replace_on_a_full_disk_keeps_the_old_file(tmp_path: Path, full_disk: None) -> None:

@@ -28,6 +28,16 @@ def test_materialise_mistake_is_reference_with_its_edit(solution: Path, tmp_path
     assert text.replace("x * 1", "x * 2") == (solution / "reference/double.py").read_text()
 
 
+def test_materialise_mistake_may_be_of_another_solution(solution: Path, tmp_path: Path) -> None:
+    (solution / "other").mkdir()
+    (solution / "other" / "double.py").write_text("other = 1\nreturn x * 2\n")
+    rewrite(solution, MISTAKE.replace("format_version = 1", 'format_version = 1\nreference = "other"'))
+    (mistake,) = load_mistakes(solution)
+    text = (materialise(mistake, tmp_path / "into") / "double.py").read_text()
+    assert text.startswith("other = 1")
+    assert "return x * 1" in text
+
+
 @pytest.mark.parametrize(("old", "times"), [("return x * 3", 0), ("double", 2)])
 def test_materialise_edit_not_found_once_is_course_error(solution: Path, tmp_path: Path, old: str, times: int) -> None:
     rewrite(solution, MISTAKE.replace("return x * 2", old))

@@ -7,12 +7,14 @@ The README, plot.py and what is provided come from `starter/lab10_capstone`, the
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 from pathlib import Path
 
 from grader.course import Course
 from grader.errors import CourseError, UsageError
+from grader.machine import unwritable
 
 LAB = "lab10_capstone"
 OPTIONS = {
@@ -24,6 +26,9 @@ OPTIONS = {
 }
 FOLDER = "capstone"
 HERE = Path(__file__).parent / "options"
+HEADING = "# Capstone"
+ADVICE = "`grade capstone new` with `--option A` to `--option E` lays out a folder that fits one option."
+"""Lines of the starter's README that give way to the option's."""
 README, PATCH, MANIFEST = "README.md", "patch.diff", "capstone.toml"
 
 
@@ -39,9 +44,9 @@ def files_of(course: Course, option: str) -> dict[str, str]:
     files = course.lab(LAB).files
     starter = {name: _read(course.starter_dir(LAB) / name) for name in (*files.edit, *files.provided)}
     found = starter | {MANIFEST: _read(HERE / f"{option}.toml")}
-    found[README] = starter[README].replace("OPTION", f"Option {option}: {OPTIONS[option]}")
     guide = _read(HERE / f"{option}.md").strip()
-    found[README] = found[README].replace("GUIDE", f"<!--\n{guide}\n-->", 1)
+    heading = f"# Option {option}: {OPTIONS[option]}"
+    found[README] = starter[README].replace(HEADING, heading, 1).replace(ADVICE, f"<!--\n{guide}\n-->", 1)
     added = {}
     for path in sorted((HERE / option).rglob("*.txt")):
         name = path.relative_to(HERE / option).as_posix().removesuffix(".txt")
@@ -63,7 +68,7 @@ def lay_out(course: Course, option: str, folder: Path) -> list[str]:
 
     Raises:
         UsageError: the folder is there and not empty, or can't be written: nothing is ever overwritten.
-        CourseError: a file of the course is missing.
+        CourseError: a file of the course is missing. InfrastructureError: the disk is full.
     """
     files = files_of(course, option)
     try:
@@ -72,14 +77,30 @@ def lay_out(course: Course, option: str, folder: Path) -> list[str]:
                 f"{folder} is there already and isn't an empty folder; nothing was written.",
                 hint="Name another one: grade capstone new --option A DIR.",
             )
+        _write(files, folder)
+    except OSError as error:
+        raise unwritable(str(folder), error, hint="Name another folder.") from error
+    return sorted(files)
+
+
+def _write(files: dict[str, str], folder: Path) -> None:
+    """Fill a folder that isn't there yet or is empty; where that fails no file of it is left: it can be tried again."""
+    made: list[Path] = []
+    try:
         for name, text in files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "x", encoding="utf-8") as file:
+                made.append(path)
                 file.write(text)
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be written ({error.strerror}).", hint="Name another folder.") from error
-    return sorted(files)
+    except OSError:
+        # Only what was made here: should a file have come since, it's the student's.
+        for path in made:
+            path.unlink(missing_ok=True)
+        for emptied in sorted({folder, *(path.parent for path in made)}, key=lambda place: -len(place.parts)):
+            with contextlib.suppress(OSError):
+                emptied.rmdir()
+        raise
 
 
 def _read(path: Path) -> str:

@@ -80,9 +80,9 @@ def open_book(results: Path, course: Course, files: ClassFiles | None = None, *,
     folder = results_folder(results)
     files = files or ClassFiles()
     records = folder.records()
-    roster_path = _place(files.roster, ROSTER_FILE, (results, course.root))
-    overrides_path = _place(files.overrides, OVERRIDES_FILE, (results, course.root))
-    rubric_path = _place(files.rubric, RUBRIC_FILE, (results, course.root))
+    roster_path = placed(files.roster, ROSTER_FILE, (results, course.root))
+    overrides_path = placed(files.overrides, OVERRIDES_FILE, (results, course.root))
+    rubric_path = placed(files.rubric, RUBRIC_FILE, (results, course.root))
     roster = read_roster(roster_path) if roster_path is not None else None
     known = None if _is_shard(results) else known_students(records, roster)
     must_be = None if lenient else known
@@ -109,8 +109,8 @@ def check_files(results: Path, course: Course, files: ClassFiles | None = None) 
     """
     files = files or ClassFiles()
     check_policy(course)
-    overrides_path = _place(files.overrides, OVERRIDES_FILE, (results, course.root))
-    rubric_path = _place(files.rubric, RUBRIC_FILE, (results, course.root))
+    overrides_path = placed(files.overrides, OVERRIDES_FILE, (results, course.root))
+    rubric_path = placed(files.rubric, RUBRIC_FILE, (results, course.root))
     if overrides_path is not None:
         read_overrides(overrides_path, course, None)
     if rubric_path is not None:
@@ -126,7 +126,7 @@ def _is_shard(results: Path) -> bool:
     return isinstance(settings, dict) and settings.get("shard") is not None
 
 
-def _place(named: Path | None, name: str, folders: Sequence[Path]) -> Path | None:
+def placed(named: Path | None, name: str, folders: Sequence[Path]) -> Path | None:
     """The file that was named (which must be there; its reader says so), else the first that is there."""
     if named is not None:
         return named

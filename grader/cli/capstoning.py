@@ -16,6 +16,7 @@ from grader.cli.submission import find_submission, shown
 from grader.course import Course
 from grader.errors import ExitCode, UsageError
 from grader.files import replace_text
+from grader.machine import unwritable
 from grader.report.text import clean, count, one_line
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def write_report(asked: Path | None, device: str, isolation: str, seed: int | No
     try:
         replace_text(folder / report_form.FILE, text)
     except OSError as error:
-        raise UsageError(f"{folder}: {report_form.FILE} can't be written ({error.strerror}).") from error
+        raise unwritable(str(folder / report_form.FILE), error, hint="Check its permissions.") from error
     failed = [row.place for row in report.rows if row.verdict == "fail"]
     say(f"{report_form.FILE}: {count(len(report.rows), 'row')}, {report.verdict}")
     return int(ExitCode.POINTS_LOST if failed else ExitCode.OK)

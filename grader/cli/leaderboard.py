@@ -20,7 +20,7 @@ def leaderboard(
     ] = None,
     roster: Annotated[
         Path | None,
-        typer.Option("--roster", metavar="FILE", help="Roster whose column `pseudonym` names those who chose one."),
+        typer.Option("--roster", metavar="FILE", help="Column `pseudonym` names who chose one; else of RESULTS."),
     ] = None,
     key_file: Annotated[
         Path | None,

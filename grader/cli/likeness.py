@@ -16,7 +16,7 @@ from rich.text import Text
 
 from grader.batch.merge import Merged
 from grader.batch.run import WORK_DIR
-from grader.classroom.book import ROSTER_FILE
+from grader.classroom.book import ROSTER_FILE, placed
 from grader.classroom.records import ResultsFolder
 from grader.classroom.roster import Roster, read_roster
 from grader.classroom.similarity.pairs import THRESHOLD, Similarity
@@ -143,8 +143,7 @@ def _places(options: SimilarOptions) -> tuple[Path, Path]:
 
 
 def _roster(options: SimilarOptions, course: Course) -> Roster | None:
-    places = [options.folder / ROSTER_FILE, course.root / ROSTER_FILE]
-    path = options.roster or next((place for place in places if place.is_file()), None)
+    path = placed(options.roster, ROSTER_FILE, (options.folder, course.root))
     return read_roster(path) if path is not None else None
 
 

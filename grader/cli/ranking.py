@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grader.classroom.book import elsewhere
+from grader.classroom.book import ROSTER_FILE, elsewhere, placed
 from grader.classroom.records import Record, results_folder
 from grader.classroom.roster import Roster, read_roster
 from grader.cli.console import STDOUT, console, say
@@ -41,7 +41,8 @@ def show_leaderboard(results: Path, options: RankingOptions) -> int:
     course = Course.find()
     folder = results_folder(results)
     records = folder.records()
-    roster = read_roster(options.roster) if options.roster is not None else Roster(())
+    roster_path = placed(options.roster, ROSTER_FILE, (results, course.root))
+    roster = read_roster(roster_path) if roster_path is not None else Roster(())
     names = pseudonymiser(_key(options.key_file), records, roster)
     lab = course.resolve(options.lab) if options.lab is not None else None
     board, left_out = rank(records, course=course.settings.title, names=names, lab=lab, elsewhere=elsewhere(folder))

@@ -66,6 +66,10 @@ def grade_and_show(lab_name: str, options: RunOptions, *, json_target: str | Non
         card = Scorecard(report, _questions(course, lab), options=options.words(), verbose=verbose)
         console(sys.stdout).print(card)
         sys.stdout.flush()
+    if lab.rubric:
+        parts = ", ".join(f"{name} {item.points:g}" for name, item in lab.rubric.items())
+        total = sum(item.points for item in lab.rubric.values())
+        say(f"{total:g} more points are a person's ({parts}): pending until `grade rubric` enters them")
     if json_target is not None:
         write_json(report_json.dumps(report), json_target)
         say(f"{lab.short_id}: {summary(report)}" if json_target == STDOUT else f"report written to {json_target}")

@@ -46,13 +46,22 @@ def is_within(path: Path, roots: Iterable[Path | str]) -> bool:
     return any(path.is_relative_to(root) for root in roots)
 
 
+def _without_dots(path: str) -> Path:
+    """The same place without ``..``: started as ``../venv/bin/python``, every path of this Python has them.
+
+    Only the folder is resolved, not the last name: what an environment's `python` leads to is another environment.
+    """
+    found = Path(path)
+    return found.parent.resolve() / found.name if ".." in found.parts else found
+
+
 def _library_dirs() -> list[Path]:
     """Folders that hold the numeric libraries, found without importing them."""
     found = []
     for name in LIBRARIES:
         spec = importlib.util.find_spec(name) if name not in sys.modules else sys.modules[name].__spec__
         if spec is not None and spec.origin:
-            folder = Path(spec.origin).parent
+            folder = _without_dots(spec.origin).parent
             found.append(folder.parent if spec.submodule_search_locations else folder)
     return found
 
@@ -69,7 +78,7 @@ def python_files() -> PythonFiles:
             "sys.executable is empty: the path of this Python isn't known, so no worker can be started.",
             hint="Start `grade` from a virtual environment.",
         )
-    prefixes = [Path(p) for p in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)]
+    prefixes = [_without_dots(p) for p in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)]
     libraries = _library_dirs()
     candidates = [path for folder in (*prefixes, *libraries) for path in (folder, folder.resolve())]
     if Path("/") in candidates:
@@ -79,7 +88,7 @@ def python_files() -> PythonFiles:
         if not is_within(path, SYSTEM_DIRS) and not is_within(path, roots):
             roots.append(path)
     hops = []
-    hop = Path(sys.executable)
+    hop = executable = _without_dots(sys.executable)
     while not is_within(hop, (*SYSTEM_DIRS, *roots)) or hop.is_symlink():
         if not is_within(hop, (*SYSTEM_DIRS, *roots)):
             hops.append(hop)
@@ -87,10 +96,10 @@ def python_files() -> PythonFiles:
             break
         hop = Path(os.path.normpath(hop.parent / os.readlink(hop)))
     # site adds the environment's own folders; what PYTHONPATH brought is lost under -I.
-    known = [path for path in sys.path if is_within(Path(path), prefixes)] if sys.prefix else []
+    known = [str(path) for path in map(_without_dots, sys.path) if is_within(path, prefixes)] if sys.prefix else []
     extra = dict.fromkeys(str(path) for path in libraries if str(path) not in known and not is_within(path, prefixes))
     probes = [*roots, Path(sys.executable).resolve(), Path(os.__file__).resolve(), *libraries]
-    return PythonFiles(sys.executable, tuple(roots), tuple(hops), tuple(extra), tuple(probes))
+    return PythonFiles(str(executable), tuple(roots), tuple(hops), tuple(extra), tuple(probes))
 
 
 def default_protect() -> tuple[Path, ...]:

@@ -27,6 +27,12 @@ def test_folder_of_a_course_is_refused(below: str, what: str) -> None:
         check_submissions(PROJECT / below)
 
 
+def test_archive_of_a_class_is_to_be_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "submissions.zip").write_bytes(b"PK")
+    with pytest.raises(UsageError, match="an archive, expected a folder"):
+        check_submissions(tmp_path / "submissions.zip")
+
+
 def test_folder_of_submissions_inside_a_course_is_taken(tmp_path: Path) -> None:
     course = toy_course(tmp_path / "course")
     (course.root / "submissions" / "ada").mkdir(parents=True)

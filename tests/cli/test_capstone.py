@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.capstones.layout import OPTIONS, files_of
+from grader.capstones.layout import ADVICE, OPTIONS, files_of
 from grader.cli.failure import guarded
 from grader.cli.main import invoke
 from grader.course import Course
@@ -38,6 +38,9 @@ def test_new_lays_out_a_folder_that_reads(
     assert len(capstone.timed) >= 3
     sections = readme.sections(readme.text_of((folder / "README.md").read_bytes()))
     assert all("TODO" in body for body in sections.values())
+    text = (folder / "README.md").read_text()
+    assert text.startswith(f"# Option {option}: ")
+    assert ADVICE not in text
     if option != "E":
         made = patch.apply(patch.parse((folder / "patch.diff").read_bytes()), {})
         assert set(made) == set(capstone.files)
@@ -75,6 +78,7 @@ def test_check_grades_the_folder_and_writes_the_report(tmp_path: Path, capsys: p
     assert code == 0, shown.out
     report = json.loads(target.read_text())
     assert report["lab"]["id"] == "lab10_capstone"
+    assert "30 more points are a person's (focus 8, why 8, honesty 8, readable 6)" in shown.err
     ran = [check for check in report["checks"] if check["status"] != "skipped"]
     assert len(ran) >= 10
     assert {check["status"] for check in ran} == {"pass"}

@@ -138,6 +138,13 @@ def test_leaderboard_writes_json_page_and_table(grade, course, results: Path, mo
     assert "not listed: 1 result: graded at isolation level process" in done.err
 
 
+def test_leaderboard_takes_the_roster_that_lies_with_the_results(grade, course, results: Path, monkeypatch) -> None:
+    monkeypatch.setenv("GRADE_SECRET", SECRET)
+    assert "Countess" not in grade("leaderboard", str(results)).out
+    (results / "roster.csv").write_text("student,pseudonym\nada,Countess\n")
+    assert "Countess" in grade("leaderboard", str(results)).out
+
+
 def test_leaderboard_without_a_key_is_refused(grade, course, results: Path, monkeypatch) -> None:
     monkeypatch.delenv("GRADE_SECRET", raising=False)
     monkeypatch.delenv("GRADE_SECRET_FILE", raising=False)

@@ -76,6 +76,14 @@ def test_mask_text_gives_the_mask_back(text: str) -> None:
     assert parse(parse(text).text) == parse(text)
 
 
+def test_mask_pairs_of_the_longest_text_take_no_time() -> None:
+    mask = parse("causal+blocks:1024:" + "/".join(["ffff"] * 3900))
+    length = 3900 * 1024
+    assert not mask.problem(length, length)
+    full = sum(min(row, 16) for row in range(3900)) * 1024**2 + 16 * 1024 * 1025 // 2
+    assert mask.pairs(length, length) == full
+
+
 def test_mask_shows_what_its_definition_says() -> None:
     mask = parse("causal+window:2,5+global:1")
     seen = mask.visible(np.arange(5), 5, 7)
@@ -123,6 +131,12 @@ def test_parse_refuses_what_is_no_mask(text: str, why: str) -> None:
         ("at_least = 1.5", "at_least = nan_", "not valid TOML"),
         ("head_dim = 48", "head_dim = 1e9", "head_dim"),
         ("format_version = 1", "format_version = 1\nextra = 2", "`extra` is not a key"),
+        ("seq_k = 91", "seq_k = 4000000\nscale_ = 1", "scale_"),
+        (
+            "batch = 2\nq_heads = 2\nkv_heads = 1\nseq_q = 53",
+            "batch = 900\nq_heads = 2\nkv_heads = 1\nseq_q = 99999",
+            "elements",
+        ),
     ],
 )
 def test_manifest_fault_names_the_key(old: str, new: str, why: str) -> None:

@@ -83,6 +83,18 @@ def test_worker_of_a_plain_install_in_a_closed_home_is_confined(
     assert_confined(found)
 
 
+@pytest.mark.parametrize("level", ["sealed", "process"])
+def test_worker_of_a_python_started_by_a_relative_path_is_confined(
+    level: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``../.venv/bin/python -m grader …`` from another folder."""
+    isolation_at(level, monkeypatch)
+    relative = os.path.relpath(Path(sys.prefix) / "bin" / "python", folder.resolve())
+    found = look(relative, level, hidden_file(folder), cwd=folder)
+    assert found["level"] == level
+    assert_confined(found)
+
+
 def test_worker_with_the_environment_inside_the_checkout_sees_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     roots = environment.python_files().roots
     inside = [root for root in roots if root.is_relative_to(CHECKOUT)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from grader.batch.intake.archives import archive_suffix
 from grader.errors import UsageError
 from grader.sandbox.tree import shown
 
@@ -19,6 +20,8 @@ def check_submissions(folder: Path) -> None:
         UsageError: it's no folder, or a course's own, a students' bundle, or a part of one; says what to name instead.
     """
     if not folder.is_dir():
+        if archive_suffix(folder.name) and folder.is_file():
+            raise UsageError(f"{shown(str(folder))}: an archive, expected a folder.", hint="Unpack it, then name that.")
         found = "no folder" if folder.exists() else "nothing of that name"
         raise UsageError(f"{shown(str(folder))}: the folder of submissions can't be read: that's {found}.", hint=HINT)
     inside = folder.resolve()

@@ -31,6 +31,10 @@ FAMILIES = ("normal", "position", "far-below")
 AUDITED_ROWS = 64
 CPU_SCORES = 1 << 18
 """Scores of one shape that a kernel may have where it runs in Triton's interpreter."""
+UPSTREAM_SCORES = 1 << 23
+"""And where the stand-in computes it whole."""
+CPU_ELEMENTS = 1 << 24
+"""Elements of one tensor, without a GPU: 64k tokens of 128 twice over."""
 _EMULATED = "twice what emulated kernels of that dtype are off by on the same inputs, and 1 ulp of the largest value"
 WHY = {
     "attention": _EMULATED,
@@ -58,9 +62,10 @@ class ChangedPath:
 
     def runs_here(self, shape: CapstoneShape) -> bool:
         """Whether this machine can run a shape in seconds: without a GPU a kernel is interpreted."""
-        if self.capstone.path.kind in ("audit", "upstream"):
+        if self.worker.device != "cpu":
             return True
-        return self.worker.device != "cpu" or shape.scores <= CPU_SCORES
+        most = {"audit": shape.scores, "upstream": UPSTREAM_SCORES}.get(self.capstone.path.kind, CPU_SCORES)
+        return shape.elements <= CPU_ELEMENTS and shape.scores <= most
 
 
 @contextmanager

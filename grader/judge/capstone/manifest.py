@@ -80,6 +80,8 @@ from grader.judge.capstone.masks import Mask, MaskError, parse
 FILE = "capstone.toml"
 MAX_BYTES = 256 << 10
 MAX_SHAPES = 200
+MAX_ELEMENTS = 1 << 30
+"""Of one tensor of a shape: K of 16 sequences with 8 heads of 32k tokens is half of it."""
 
 Option = Literal["A", "B", "C", "D", "E"]
 Kind = Literal["attention", "decode", "audit", "upstream"]
@@ -150,8 +152,15 @@ class CapstoneShape(_Model):
     def scores(self) -> int:
         return self.batch * self.q_heads * self.seq_q * self.seq_k
 
+    @property
+    def elements(self) -> int:
+        """Of the larger one of q and k."""
+        return self.batch * max(self.q_heads * self.seq_q, self.kv_heads * self.seq_k) * self.head_dim
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        if self.elements > MAX_ELEMENTS:
+            raise ValueError(f"a tensor of {self.elements} elements, expected at most {MAX_ELEMENTS}")
         if self.q_heads % self.kv_heads:
             raise ValueError(f"{self.q_heads} query heads can't be grouped over {self.kv_heads} kv heads")
         try:

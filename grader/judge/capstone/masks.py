@@ -140,11 +140,7 @@ class Mask:
     def pairs(self, seq_q: int, seq_k: int) -> int:
         """Visible (row, key) pairs of one head."""
         if self.block:
-            step = max(1, (1 << 22) // seq_k)
-            starts = range(0, seq_q, step)
-            return sum(
-                int(self.visible(np.arange(first, min(first + step, seq_q)), seq_q, seq_k).sum()) for first in starts
-            )
+            return self._block_pairs(seq_q, seq_k)
         first, last = self._reach(seq_q, seq_k)
         if not self.global_tokens:
             return int(np.maximum(last - first, 0).sum())
@@ -152,6 +148,18 @@ class Mask:
         # The union of two intervals of keys, one of which begins at 0.
         beyond = np.maximum(last - np.maximum(first, top), 0)
         return int((np.maximum(top, 0) + beyond).sum())
+
+    def _block_pairs(self, seq_q: int, seq_k: int) -> int:
+        """As `pairs`, block after block: the text's length bounds how many are open."""
+        limit, total = self._limit(seq_q, seq_k), 0
+        for number, bits in enumerate(self.blocks):
+            own = limit[number * self.block : (number + 1) * self.block]
+            while bits:
+                column = bits.bit_length() - 1
+                first = column * self.block
+                total += int(np.clip(own - first, 0, min(self.block, seq_k - first)).sum())
+                bits ^= 1 << column
+        return total
 
     def _limit(self, seq_q: int, seq_k: int) -> Array:
         """One past the last key that causality leaves a row."""
