@@ -30,6 +30,7 @@ _BEGIN = re.compile(_PREFIX + "BEGIN SOLUTION" + _SUFFIX)
 _END = re.compile(_PREFIX + "END SOLUTION" + _SUFFIX)
 _STARTER = re.compile(_PREFIX + r"STARTER:(?: (?P<code>.*?))?" + _SUFFIX)
 _GAP = re.compile(r"\n{4,}")
+_END_GAP = re.compile(r"\n{2,}\Z")
 
 
 def strip(text: str, name: str = "the file") -> str:
@@ -66,8 +67,9 @@ def strip(text: str, name: str = "the file") -> str:
             in_head = False
     if opened:
         raise _misplaced(name, opened, "BEGIN SOLUTION without an END SOLUTION")
-    # A region that leaves nothing behind stood between two gaps of two lines; a formatter allows one of them.
-    return _GAP.sub("\n\n\n", "".join(kept))
+    # A region that leaves nothing behind stood between two gaps of two lines; a formatter allows one of them, and none
+    # at the end of the file.
+    return _END_GAP.sub("\n", _GAP.sub("\n\n\n", "".join(kept)))
 
 
 def has_region(text: str) -> bool:

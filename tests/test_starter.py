@@ -161,3 +161,8 @@ def test_main_names_an_unknown_lab() -> None:
 def test_strip_region_that_leaves_nothing_leaves_one_gap() -> None:
     text = "import x\n\n\n# BEGIN SOLUTION\ndef helper():\n    pass\n\n\n# END SOLUTION\n\n\ndef f():\n    pass\n"
     assert strip(text) == "import x\n\n\ndef f():\n    pass\n"
+
+
+def test_strip_region_at_the_end_leaves_no_gap() -> None:
+    text = "def asked(): ...\n\n\n# BEGIN SOLUTION\ndef helper(): ...\n\n\n# END SOLUTION\n"
+    assert strip(text) == "def asked(): ...\n"

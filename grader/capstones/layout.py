@@ -7,9 +7,9 @@ The README, plot.py and what is provided come from `starter/lab10_capstone`, the
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
-import shutil
 from pathlib import Path
 
 from grader.course import Course
@@ -26,6 +26,9 @@ OPTIONS = {
 }
 FOLDER = "capstone"
 HERE = Path(__file__).parent / "options"
+HEADING = "# Capstone"
+ADVICE = "`grade capstone new` with `--option A` to `--option E` lays out a folder that fits one option."
+"""Lines of the starter's README that give way to the option's."""
 README, PATCH, MANIFEST = "README.md", "patch.diff", "capstone.toml"
 
 
@@ -41,9 +44,9 @@ def files_of(course: Course, option: str) -> dict[str, str]:
     files = course.lab(LAB).files
     starter = {name: _read(course.starter_dir(LAB) / name) for name in (*files.edit, *files.provided)}
     found = starter | {MANIFEST: _read(HERE / f"{option}.toml")}
-    found[README] = starter[README].replace("OPTION", f"Option {option}: {OPTIONS[option]}")
     guide = _read(HERE / f"{option}.md").strip()
-    found[README] = found[README].replace("GUIDE", f"<!--\n{guide}\n-->", 1)
+    heading = f"# Option {option}: {OPTIONS[option]}"
+    found[README] = starter[README].replace(HEADING, heading, 1).replace(ADVICE, f"<!--\n{guide}\n-->", 1)
     added = {}
     for path in sorted((HERE / option).rglob("*.txt")):
         name = path.relative_to(HERE / option).as_posix().removesuffix(".txt")
@@ -81,15 +84,22 @@ def lay_out(course: Course, option: str, folder: Path) -> list[str]:
 
 
 def _write(files: dict[str, str], folder: Path) -> None:
-    """Fill a folder that isn't there yet or is empty; where that fails nothing is left: it can be tried again."""
+    """Fill a folder that isn't there yet or is empty; where that fails no file of it is left: it can be tried again."""
+    made: list[Path] = []
     try:
         for name, text in files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "x", encoding="utf-8") as file:
+                made.append(path)
                 file.write(text)
     except OSError:
-        shutil.rmtree(folder, ignore_errors=True)
+        # Only what was made here: should a file have come since, it's the student's.
+        for path in made:
+            path.unlink(missing_ok=True)
+        for emptied in sorted({folder, *(path.parent for path in made)}, key=lambda place: -len(place.parts)):
+            with contextlib.suppress(OSError):
+                emptied.rmdir()
         raise
 
 

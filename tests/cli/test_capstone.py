@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.capstones.layout import OPTIONS, files_of
+from grader.capstones.layout import ADVICE, OPTIONS, files_of
 from grader.cli.failure import guarded
 from grader.cli.main import invoke
 from grader.course import Course
@@ -38,6 +38,9 @@ def test_new_lays_out_a_folder_that_reads(
     assert len(capstone.timed) >= 3
     sections = readme.sections(readme.text_of((folder / "README.md").read_bytes()))
     assert all("TODO" in body for body in sections.values())
+    text = (folder / "README.md").read_text()
+    assert text.startswith(f"# Option {option}: ")
+    assert ADVICE not in text
     if option != "E":
         made = patch.apply(patch.parse((folder / "patch.diff").read_bytes()), {})
         assert set(made) == set(capstone.files)
@@ -100,7 +103,7 @@ def hostile(folder: Path) -> None:
     (folder / "patch.diff").write_text("--- a/x\n+++ b/../../../etc/cron.d/x\n@@ -0,0 +1 @@\n+x\n")
     (folder / "plot.py").write_text("raise SystemExit(0)\n")
     (folder / "benchmark.csv").write_text("shape,\x1b[31m,[red]\n=cmd(),nan,inf\n")
-    (folder / "benchmark.png").write_bytes(b"\x89PNG\r\n\x1a\n" + os.urandom(4096))
+    (folder / "benchmark.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 16)
     (folder / "correctness_report.json").write_text("[" * 50_000)
     (folder / "banded.py").symlink_to("/etc/passwd")
     os.mkfifo(folder / "appendix")

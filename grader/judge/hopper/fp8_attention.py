@@ -29,6 +29,9 @@ P_SCALE = 2.0**-8
 """FA3 and FA4 move P from (0, 1] to (0, 256] before they round it (their `max_offset` of 8)."""
 NEARER = 0.5
 """A mistake explains an output that is this much nearer to it than to the right one."""
+MOST_ROWS, FEW_ROWS = 0.9, 5.0
+"""A code next to a tie may fall to either side, by the order of float32 sums, and moves a row or two of the output: so
+nine rows in ten must be near, and the output as a whole within five times that."""
 OUTLIERS, OUTLIER_SD = 0.001, 10.0
 """The paper's inputs: N(0, 1) + N(0, 100) * Bernoulli(0.001); the second argument is a variance."""
 
@@ -185,9 +188,12 @@ def judge_recipe(judge: Judge, case: Case, got: Array, what: str) -> None:
     """Hold an output to what the asked-for quantisers give: nearer to it than FP8's own error by far."""
     truth, right = exact(case), right_ones(case)
     noise = rms(right[0] - truth)
-    distance = min(rms(got - emulated) for emulated in right)
-    judge.measure("distance_over_fp8_error", distance / noise if np.isfinite(distance) else "inf")
-    if not distance <= judge.thresholds["distance"] * noise:
+    nearest = min(right, key=lambda emulated: rms(got - emulated))
+    distance = rms(got - nearest)
+    most_rows = float(np.quantile(np.sqrt(np.mean(np.square(got - nearest, dtype=np.float64), axis=1)), MOST_ROWS))
+    judge.measure("distance_over_fp8_error", most_rows / noise if np.isfinite(most_rows) else "inf")
+    allowed = judge.thresholds["distance"] * noise
+    if not (most_rows <= allowed and distance <= FEW_ROWS * allowed):
         judge.fail(
             f"{what}: the output isn't that of the quantisers asked for.", diagnosis=explain(case, got, distance)
         )

@@ -46,7 +46,9 @@ def judge_per_tensor(judge: Judge, x: Array, result: object, what: str) -> None:
     """Hold (codes, scale) of `quantize_per_tensor`: the scale to amax / 448, the codes to that scale."""
     codes, scale = _pair(judge, result, x.shape, (), what)
     right = scale_of(np.abs(x).max())
-    guesses = scale_guesses(np.abs(x).max(), [x.max(), np.abs(x[..., 0]).max(), np.abs(x).mean(), x.std()])
+    wide = x.astype(np.float64)
+    others = [wide.max(), np.abs(wide[..., 0]).max(), np.abs(wide).mean(), wide.std()]
+    guesses = scale_guesses(np.abs(x).max(), others)
     _judge_scales(judge, scale, right, guesses, what)
     judge_codes(judge, x, float(right), codes, what)
 
