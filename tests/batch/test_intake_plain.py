@@ -34,6 +34,19 @@ def test_find_submissions_with_two_labs_gives_one_item_each(root: Path) -> None:
     ]
 
 
+def test_find_submissions_with_a_readme_of_their_own_are_no_capstones(root: Path) -> None:
+    put(root, "ada/README.md", b"my work\n")
+    put(root, "ada/online_softmax.py")
+    put(root, "ada/notes/README.md", b"my notes\n")
+    assert [item.lab_id for item in found(root, "lab02", "lab10")] == [LAB02.id]
+
+
+@pytest.mark.parametrize("name", ["lab10/README.md", "capstone/capstone.toml", "my work/patch.diff"])
+def test_find_submissions_of_a_capstone_begun_is_found(root: Path, name: str) -> None:
+    put(root, f"ada/{name}", b"begun\n")
+    assert [item.lab_id for item in found(root, "lab02", "lab10")] == ["lab10_capstone"]
+
+
 def test_find_submissions_of_a_folder_too_deep_says_where(root: Path) -> None:
     put(root, "ada/my work/final/lab02/online_softmax.py")
     item = only(root)

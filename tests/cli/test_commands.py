@@ -217,7 +217,9 @@ def test_process_closed_pipe_is_quiet() -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_process_stopped_by_a_signal_cleans_up_and_says_so(course: Path, number: int, code: int) -> None:
     program = (
-        "import sys, time, types\n"
+        "import signal, sys, time, types\n"
+        # What a terminal's job has; one that a script starts behind itself ignores SIGINT, and so do its children.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "session = types.ModuleType('grader.session')\n"
         "def grade(request, *, progress):\n"
         "    try:\n"

@@ -27,7 +27,9 @@ def atomics_kernel(x, total, lock):
 
 @triton.jit
 def raw_pointer_kernel(address, out):
-    tl.store(out + tl.arange(0, 4), tl.load(address.to(tl.pointer_type(tl.float32)) + tl.arange(0, 4)))
+    # An address below 2**31 comes as an int32: Python's heap lies there where Python isn't position-independent.
+    pointer = address.to(tl.int64).to(tl.pointer_type(tl.float32))
+    tl.store(out + tl.arange(0, 4), tl.load(pointer + tl.arange(0, 4)))
 
 
 def inputs(q_heads=4, kv_heads=4, q_len=70, k_len=90, head_dim=32, dtype=torch.float16, batch=1):

@@ -11,6 +11,8 @@ from grader.course import WORKING_FOLDER, Lab
 from grader.sandbox.tree import shown
 
 MAX_COPIES_TOLD = 5
+FILES_OF_ANY_FOLDER = frozenset({"README.md"})
+"""Files to edit that many folders hold: alone, in a folder whose name says no lab, they tell nothing."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,11 @@ def locate(files: Collection[str], lab: Lab) -> Located | None:
     """The best place of `lab`'s answer among a student's files; None when none of its files is there.
 
     A folder counts by how many of the files to edit lie in it, then by a name that says the lab, then by being near
-    the top. A folder whose name says another lab counts for that one only.
+    the top. A folder whose name says another lab counts for that one only, and one whose name says none only by a
+    file that isn't found in any folder.
     """
     known = set(files)
-    near = {folder: held for folder, held in _near(known, lab).items() if _lab_told(folder) in (None, lab.number)}
+    near = {folder: held for folder, held in _near(known, lab).items() if _may_hold(folder, held, lab)}
 
     def rank(folder: str) -> tuple[int, int, bool, int, str]:
         exact = sum(_joined(folder, name) in known for name in lab.files.edit)
@@ -52,6 +55,11 @@ def locate(files: Collection[str], lab: Lab) -> Located | None:
     for other in others[:MAX_COPIES_TOLD]:
         notes.append(f"a second copy in {shown(other) or 'the top folder'}/ was not graded")
     return Located(folder, {name: prefix + found for name, found in names.items()}, tuple(notes))
+
+
+def _may_hold(folder: str, held: set[str], lab: Lab) -> bool:
+    told = _lab_told(folder)
+    return told == lab.number or (told is None and bool(held - FILES_OF_ANY_FOLDER))
 
 
 def _joined(folder: str, name: str) -> str:
