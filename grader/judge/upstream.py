@@ -18,7 +18,7 @@ import tarfile
 import tempfile
 import zipfile
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from filelock import FileLock
 
@@ -176,8 +176,8 @@ def unpack(archive: Path, into: Path, wanted: tuple[str, ...]) -> Path:
         the top folder's copy.
 
     Raises:
-        ValueError: the archive has several top folders, or holds more than 256 MiB.
-        tarfile.FilterError: a member would leave the folder.
+        ValueError: the archive has several top folders, holds more than 256 MiB, or has a member that would leave
+            the folder.
     """
     if archive.suffix == ".whl":
         return _unpack_wheel(archive, into, wanted)
@@ -190,7 +190,14 @@ def unpack(archive: Path, into: Path, wanted: tuple[str, ...]) -> Path:
             total += member.size
             _refuse_oversized(archive, total)
             if member.isfile() and inside.startswith(wanted):
-                tar.extract(member, into, filter="data")
+                # By hand: early Pythons 3.11 have no extraction filters.
+                _refuse_leaving(archive, member.name)
+                target = into / member.name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                content = tar.extractfile(member)
+                assert content is not None, "it's a regular file"
+                with content, target.open("wb") as file:
+                    shutil.copyfileobj(content, file)
     if len(top) != 1:
         raise ValueError(f"{archive.name} has {len(top)} top folders, expected one")
     return into / top.pop()
@@ -204,6 +211,12 @@ def _unpack_wheel(archive: Path, into: Path, wanted: tuple[str, ...]) -> Path:
         for member in members:  # `extract` drops leading slashes and "..": nothing leaves the folder
             wheel.extract(member, top)
     return top
+
+
+def _refuse_leaving(archive: Path, name: str) -> None:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{archive.name} has a member that would leave its folder: {name!r}")
 
 
 def _refuse_oversized(archive: Path, total: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import tarfile
@@ -114,13 +113,13 @@ def test_unpack_takes_what_is_wanted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["top/x/../../../out.h", "top/x/../../other.h"])
-def test_unpack_of_a_member_that_leaves_is_refused_or_kept_inside(tmp_path: Path, name: str) -> None:
+def test_unpack_of_a_member_that_leaves_is_refused(tmp_path: Path, name: str) -> None:
     into = tmp_path / "into"
     into.mkdir()
     archive(tmp_path / "a.tar.gz", {"top/x/1.h": "one", name: "out"})
-    with contextlib.suppress(tarfile.FilterError):
+    with pytest.raises(ValueError, match="would leave its folder"):
         unpack(tmp_path / "a.tar.gz", into, ("x/",))
-    assert not (tmp_path / "out.h").exists()
+    assert {path.name for path in tmp_path.rglob("*.h")} == {"1.h"}
 
 
 def test_unpack_leaves_links_out(tmp_path: Path) -> None:

@@ -46,5 +46,5 @@ def test_report_with_a_wrong_check_names_it() -> None:
 
 
 def test_correctness_report_with_a_wrong_row_counts_it_from_1() -> None:
-    with pytest.raises(ReportError, match="`shape` of `rows` entry 1: Field required"):
+    with pytest.raises(ReportError, match=r"`\w+` of `rows` entry 1: Field required"):
         from_value({"format_version": 1, "kernel": "k", "seed": 1, "rows": [{}], "verdict": "pass"})
