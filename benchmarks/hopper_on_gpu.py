@@ -11,7 +11,6 @@ FA2 beside cuDNN and flash-attn-4, into DIR), ``grade`` (lab09's reference, on t
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from typing import Any
 from grader.course import Course
 from grader.kernels.zoo.counts import ptx_counts, sass_counts
 from grader.kernels.zoo.specimen import Specimen
+from grader.modules import load_module
 from grader.report.model import Status
 from grader.session import GradeRequest, grade
 from grader.worker.sass import tool
@@ -41,15 +41,7 @@ Json = dict[str, Any]
 
 def reference_probe(course: Course) -> ModuleType:
     """The reference's probe, in this process: the course's own code."""
-    file = course.solution_dir(LAB) / "reference" / "probe.py"
-    spec = importlib.util.spec_from_file_location("lab09_probe", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Its dataclass looks its own module up.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_module(course.solution_dir(LAB) / "reference" / "probe.py", "lab09_probe")
 
 
 def probed(probe: ModuleType, specimen: Specimen, compiled: Any) -> list[str]:

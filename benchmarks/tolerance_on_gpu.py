@@ -10,7 +10,6 @@ was needed beyond the factor times the emulators' error (below 0: none; above 1:
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from grader.course import Course
 from grader.judge import attention
 from grader.judge.families import FAMILIES
 from grader.judge.oracle import AttentionCase
+from grader.modules import load_module
 from grader.mutants import load_variants, materialise
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,11 +34,7 @@ Kernel = Callable[[AttentionCase, torch.Tensor, torch.Tensor, torch.Tensor], tup
 
 def course_kernel(folder: Path, name: str) -> Kernel:
     """`flash_attention_forward` of a folder, as a kernel of this study."""
-    spec = importlib.util.spec_from_file_location(f"kernel_{name}", folder / "fa2_forward.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_module(folder / "fa2_forward.py", f"kernel_{name}")
 
     def run(case: AttentionCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         return module.flash_attention_forward(q, k, v, causal=case.causal, scale=case.scale, window=case.window)

@@ -19,6 +19,7 @@ LEAVES = {"errors", "machine", "grading", "course", "report"}
 MAY_IMPORT = {
     "errors": set(),
     "files": set(),
+    "modules": set(),
     "machine": {"errors"},
     "report": {"errors"},
     "grading": {"errors"},
@@ -35,11 +36,11 @@ MAY_IMPORT = {
     "target": LEAVES | {"profiles", "provenance"},
     "worker": set(),
     "sandbox": LEAVES | {"profiles", "worker"},
-    "kernels": LEAVES | {"profiles", "worker", "sandbox"},
+    "kernels": LEAVES | {"modules", "profiles", "worker", "sandbox"},
     "baselines": LEAVES | {"profiles", "sandbox"},
     "judge": LEAVES | {"files", "profiles", "worker", "sandbox", "kernels", "baselines"},
     "calibration": LEAVES | {"files", "profiles", "provenance", "target", "sandbox", "judge", "session"},
-    "bench": LEAVES | {"files", "profiles", "provenance", "target", "sandbox", "baselines", "judge"},
+    "bench": LEAVES | {"files", "modules", "profiles", "provenance", "target", "sandbox", "baselines", "judge"},
     "session": LEAVES | {"profiles", "provenance", "target", "sandbox", "judge"},
 }
 """Room → rooms that it may import. A room that isn't here stands above all of these, and no one of them sees it."""

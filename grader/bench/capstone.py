@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import importlib.util
 import io
 import os
 import platform
@@ -25,6 +24,7 @@ from grader.errors import GraderError, UsageError
 from grader.files import replace_text
 from grader.judge.capstone import benchmark, manifest, readme, tables
 from grader.judge.capstone.manifest import Capstone, CapstoneShape
+from grader.modules import load_module
 from grader.profiles import detect
 
 Row = dict[str, str]
@@ -32,7 +32,6 @@ Call = Callable[[], Any]
 Kernel = Callable[..., Any]
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
-NOT_MEASURED = "Not measured yet: run `python measure.py` in this folder on the card that is to be told about."
 PLOT_FILE, PLOT_SCRIPT = "benchmark.png", "plot.py"
 FLUSH_BYTES = 256 << 20
 """Written before a call that is timed: more than twice the L2 cache of an H200, so that each call starts cold."""
@@ -281,11 +280,7 @@ def judge_error(place: str, found: tuple[float, float]) -> None:
 def draw(folder: Path) -> None:
     """benchmark.png: what the folder's plot.py makes of its benchmark.csv, with the table's hash in it."""
     raw = (folder / benchmark.FILE).read_bytes()
-    spec = importlib.util.spec_from_file_location("capstone_plot", folder / PLOT_SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_module(folder / PLOT_SCRIPT, "capstone_plot")
     rows = list(csv.DictReader(io.StringIO(raw.decode("utf-8"), newline="")))
     digest = hashlib.sha256(raw).hexdigest()
     module.figure(rows).savefig(folder / PLOT_FILE, metadata={"Source": f"{benchmark.FILE} sha256:{digest}"})

@@ -241,3 +241,13 @@ def unpacked_in_cache(pin: Pin, wanted: tuple[str, ...]) -> Path:
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     return target
+
+
+def print_unpacked(pin: Pin, wanted: tuple[str, ...]) -> int:
+    """Print the folder of `unpacked_in_cache`, or why there is none; the exit code."""
+    try:
+        print(unpacked_in_cache(pin, wanted))
+    except UnavailableError as error:
+        print(error, file=sys.stderr)
+        return 3
+    return 0

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,6 +12,7 @@ from grader.course import Course
 from grader.judge.hopper import probing, schedule, zoo
 from grader.judge.hopper.probing import ANSWERED, MISTAKES
 from grader.kernels.zoo.counts import ptx_counts
+from grader.modules import load_module
 
 COURSE = Course.find(Path(__file__))
 LAB = "lab09_fa3_probe"
@@ -22,18 +20,8 @@ FOLDER = COURSE.assignment_dir(LAB)
 KERNELS, STORED = FOLDER / "test_hidden_kernels.py", FOLDER / "test_hidden_zoo.json.gz"
 
 
-def loaded(file: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-REFERENCE = loaded(COURSE.solution_dir(LAB) / "reference" / "probe.py", "lab09_reference_probe")
-HIDDEN = loaded(FOLDER / "test_hidden.py", "lab09_hidden_checks")
+REFERENCE = load_module(COURSE.solution_dir(LAB) / "reference" / "probe.py", "lab09_reference_probe")
+HIDDEN = load_module(FOLDER / "test_hidden.py", "lab09_hidden_checks")
 
 
 def wrong(listings: list[zoo.Listing]) -> list[str]:

@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from grader.judge.upstream import Pin, UnavailableError, obtain, unpacked_in_cache
+from grader.judge.upstream import Pin, obtain, print_unpacked
 
 FLASH_ATTN = Pin(
     project="flash-attn",
@@ -64,12 +64,7 @@ def load() -> Source:
 
 def main() -> int:
     """Print the folder of the unpacked release."""
-    try:
-        print(unpacked_in_cache(FLASH_ATTN, WANTED))
-    except UnavailableError as error:
-        print(error, file=sys.stderr)
-        return 3
-    return 0
+    return print_unpacked(FLASH_ATTN, WANTED)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ next hop's symbol. Which of the real chains is the one asked for follows from th
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from grader.judge.anatomy import kernel_choice
 from grader.judge.anatomy.source import Source
 from grader.judge.anatomy.symbols import Definition, Kind, definitions
+from grader.judge.toml_file import read_table
 from grader.report.model import Diagnosis
 
 if TYPE_CHECKING:
@@ -102,14 +102,7 @@ def read_trace(raw: bytes) -> list[Hop]:
     Raises:
         TraceError: names the first thing that is wrong.
     """
-    if len(raw) > MAX_BYTES:
-        raise TraceError(f"it is larger than {MAX_BYTES} bytes")
-    try:
-        table = tomllib.loads(raw.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise TraceError("it isn't a TOML file in UTF-8") from error
-    if table.get("format_version") != 1:
-        raise TraceError("`format_version` must be 1")
+    table = read_table(raw, max_bytes=MAX_BYTES, error=TraceError)
     hops = table.get("hop")
     if not isinstance(hops, list) or not 0 < len(hops) <= MAX_HOPS:
         raise TraceError(f"it must hold 1 to {MAX_HOPS} tables [[hop]]")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from grader.judge.hopper import measurements as tables
 from grader.judge.hopper.measurements import CUDNN, FA2, FA4, Published, Shape, Speeds
+from grader.judge.toml_file import read_table
 from grader.report.model import Diagnosis
 
 if TYPE_CHECKING:
@@ -52,14 +52,7 @@ def read(raw: bytes) -> dict[str, Any]:
     Raises:
         AnalysisError: names the first thing that is wrong.
     """
-    if len(raw) > MAX_BYTES:
-        raise AnalysisError(f"it is larger than {MAX_BYTES} bytes")
-    try:
-        table = tomllib.loads(raw.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise AnalysisError("it isn't a TOML file in UTF-8") from error
-    if table.get("format_version") != 1:
-        raise AnalysisError("`format_version` must be 1")
+    table = read_table(raw, max_bytes=MAX_BYTES, error=AnalysisError)
     unknown = sorted(set(table) - set(KEYS))
     if unknown:
         raise AnalysisError(f"it has the key {unknown[0][:40]!r}; expected {', '.join(KEYS)}")

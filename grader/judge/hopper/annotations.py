@@ -7,13 +7,13 @@ named call, and that call is evidence for the feature: several places are, and a
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from grader.judge.hopper import evidence, upstream_source
 from grader.judge.hopper.definitions import Found, calls_of, find
+from grader.judge.toml_file import read_table
 from grader.judge.upstream import UnavailableError
 from grader.report.model import Diagnosis
 
@@ -77,14 +77,7 @@ def read(raw: bytes) -> Annotations:
     Raises:
         AnnotationError: names the first thing that is wrong.
     """
-    if len(raw) > MAX_BYTES:
-        raise AnnotationError(f"it is larger than {MAX_BYTES} bytes")
-    try:
-        table = tomllib.loads(raw.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise AnnotationError("it isn't a TOML file in UTF-8") from error
-    if table.get("format_version") != 1:
-        raise AnnotationError("`format_version` must be 1")
+    table = read_table(raw, max_bytes=MAX_BYTES, error=AnnotationError)
     unknown = sorted(set(table) - {"format_version", "feature", "fa3"})
     if unknown:
         raise AnnotationError(f"it has the key {unknown[0][:40]!r}; expected [[feature]] and [[fa3]] tables")

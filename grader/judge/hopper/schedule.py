@@ -233,40 +233,27 @@ RACE_MISTAKES: list[Mistake[Race]] = [
 ]
 
 
+def _whole_numbers(judge: Judge, submission: Submission, function: str, asked: Sequence[tuple[int, ...]]) -> list[int]:
+    """What `function` answers to each tuple of arguments."""
+    what = f"schedule: {function}"
+    return [whole_number(judge, submission.call(function, *words, module=MODULE), what) for words in asked]
+
+
 def judge_register_split(judge: Judge, submission: Submission, splits: Sequence[Split]) -> None:
     """Consumer registers of splits that can be had."""
-    got = [
-        whole_number(
-            judge,
-            submission.call("register_split", s.consumers, s.producer, s.file, module=MODULE),
-            "schedule: register_split",
-        )
-        for s in splits
-    ]
+    got = _whole_numbers(judge, submission, "register_split", [(s.consumers, s.producer, s.file) for s in splits])
     judge_answers(judge, "register_split", splits, got, [consumer_registers(s) for s in splits], SPLIT_MISTAKES)
 
 
 def judge_stages(judge: Judge, submission: Submission, cases: Sequence[Tiles]) -> None:
-    got = [
-        whole_number(
-            judge,
-            submission.call("pipeline_stages", t.block_m, t.block_n, t.head_dim, t.itemsize, t.shared, module=MODULE),
-            "schedule: pipeline_stages",
-        )
-        for t in cases
-    ]
+    asked = [(t.block_m, t.block_n, t.head_dim, t.itemsize, t.shared) for t in cases]
+    got = _whole_numbers(judge, submission, "pipeline_stages", asked)
     judge_answers(judge, "pipeline_stages", cases, got, [stages(t) for t in cases], STAGE_MISTAKES)
 
 
 def judge_widest(judge: Judge, submission: Submission, cases: Sequence[Tiles]) -> None:
-    got = [
-        whole_number(
-            judge,
-            submission.call("widest_block_n", t.block_m, t.head_dim, t.itemsize, t.stages, t.shared, module=MODULE),
-            "schedule: widest_block_n",
-        )
-        for t in cases
-    ]
+    asked = [(t.block_m, t.head_dim, t.itemsize, t.stages, t.shared) for t in cases]
+    got = _whole_numbers(judge, submission, "widest_block_n", asked)
     judge_answers(judge, "widest_block_n", cases, got, [widest(t) for t in cases], WIDEST_MISTAKES)
 
 

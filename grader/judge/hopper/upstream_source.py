@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from grader.errors import UsageError
-from grader.judge.upstream import Pin, UnavailableError, obtain, unpacked_in_cache
+from grader.judge.upstream import Pin, UnavailableError, obtain, print_unpacked
 
 FLASH_ATTN_4 = Pin(
     project="flash-attn-4",
@@ -73,12 +73,7 @@ def load_clone() -> Mapping[str, str]:
 
 def main() -> int:
     """Print the folder of the unpacked wheel."""
-    try:
-        print(unpacked_in_cache(FLASH_ATTN_4, (WHEEL_FOLDER,)))
-    except UnavailableError as error:
-        print(error, file=sys.stderr)
-        return 3
-    return 0
+    return print_unpacked(FLASH_ATTN_4, (WHEEL_FOLDER,))
 
 
 if __name__ == "__main__":

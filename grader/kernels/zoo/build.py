@@ -10,7 +10,6 @@ would name this machine's folders.
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import multiprocessing
 import os
@@ -27,6 +26,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 
 from grader.kernels.zoo.counts import ptx_counts, sass_counts
 from grader.kernels.zoo.specimen import Specimen
+from grader.modules import load_module
 from grader.worker.sass import tool
 
 PARALLEL = 2
@@ -35,13 +35,7 @@ ALIGNMENT = 16
 
 def load(file: Path) -> ModuleType:
     """The file as a module; Triton reads its kernels' source, so it must be a real one."""
-    spec = importlib.util.spec_from_file_location(f"zoo_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_module(file, f"zoo_{file.stem}")
 
 
 def compile_specimen(specimen: Specimen) -> Any:
