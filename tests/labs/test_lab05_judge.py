@@ -7,12 +7,14 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from lab_judges import judge_of, verdict_of
 
 from grader.course import Course
 from grader.errors import InfrastructureError
@@ -28,8 +30,7 @@ from grader.judge.anatomy import (
     trace,
 )
 from grader.judge.anatomy.calls import Call, dense
-from grader.judge.recorder import Judge, Verdict
-from grader.judge.seeds import Seeds
+from grader.judge.recorder import Judge
 from grader.judge.upstream import UnavailableError
 from grader.report.model import Status
 from grader.sandbox.failures import Crashed
@@ -57,22 +58,8 @@ def _hidden_tests() -> ModuleType:
 hidden = _hidden_tests()
 
 
-def judge(check_id: str) -> Judge:
-    return Judge(
-        check_id=check_id,
-        lab=LAB,
-        profile=None,  # type: ignore[arg-type]
-        device="cpu",
-        thresholds=LAB.checks[check_id].thresholds,
-        seeds=Seeds(b"the grader's own tests", "secret"),
-        test="test",
-    )
-
-
-def verdict(check_id: str, run: Callable[[Judge], object]) -> Verdict:
-    with pytest.raises(Verdict) as caught:
-        run(judge(check_id))
-    return caught.value
+judge = partial(judge_of, LAB)
+verdict = partial(verdict_of, LAB)
 
 
 def diagnosis(check_id: str, run: Callable[[Judge], object]) -> str:

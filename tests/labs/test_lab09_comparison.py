@@ -6,10 +6,12 @@ import csv
 import io
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lab_judges import diagnosis_of, judge_of
 
 from grader.course import Course
 from grader.errors import UsageError
@@ -17,10 +19,8 @@ from grader.judge.hopper import analysis, annotations, bench_table, definitions,
 from grader.judge.hopper.annotations import Annotation, AnnotationError
 from grader.judge.hopper.measurements import FA2, FA4, Shape
 from grader.judge.recorder import Judge, Verdict
-from grader.judge.seeds import Seeds
 from grader.judge.upstream import UnavailableError
 from grader.profiles import list_profiles, load_profile
-from grader.report.model import Status
 
 COURSE = Course(Path(__file__).resolve().parents[2])
 LAB = COURSE.lab("lab09_fa3_probe")
@@ -28,23 +28,8 @@ REFERENCE = COURSE.solution_dir(LAB.id) / "reference"
 PROFILES = [load_profile(COURSE.root, name) for name in list_profiles(COURSE.root)]
 
 
-def judge(check_id: str) -> Judge:
-    return Judge(
-        check_id=check_id,
-        lab=LAB,
-        profile=None,  # type: ignore[arg-type]
-        device="cpu",
-        thresholds=LAB.checks[check_id].thresholds,
-        seeds=Seeds(b"the grader's own tests", "secret"),
-        test="test",
-    )
-
-
-def diagnosis(check_id: str, run: Callable[[Judge], object]) -> str:
-    with pytest.raises(Verdict) as caught:
-        run(judge(check_id))
-    assert caught.value.status is Status.FAIL, caught.value.message
-    return caught.value.diagnosis.id if caught.value.diagnosis is not None else ""
+judge = partial(judge_of, LAB)
+diagnosis = partial(diagnosis_of, LAB)
 
 
 # Definitions

@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from lab_judges import diagnosis_of, judge_of
 
 from grader.course import Course
 from grader.judge.hopper import codes, e4m3, fp8_attention, rotation, scales
 from grader.judge.hopper.fp8_attention import Case, Recipe
-from grader.judge.recorder import Judge, Verdict
-from grader.judge.seeds import Seeds
+from grader.judge.recorder import Verdict
 from grader.report.model import Status
 
 COURSE = Course(Path(__file__).resolve().parents[2])
 LAB = COURSE.lab("lab09_fa3_probe")
 
 
-def judge(check_id: str) -> Judge:
-    return Judge(
-        check_id=check_id,
-        lab=LAB,
-        profile=None,  # type: ignore[arg-type]
-        device="cpu",
-        thresholds=LAB.checks[check_id].thresholds,
-        seeds=Seeds(b"the grader's own tests", "secret"),
-        test="test",
-    )
-
-
-def diagnosis(check_id: str, run: Callable[[Judge], object]) -> str:
-    with pytest.raises(Verdict) as caught:
-        run(judge(check_id))
-    assert caught.value.status is Status.FAIL, caught.value.message
-    return caught.value.diagnosis.id if caught.value.diagnosis is not None else ""
+judge = partial(judge_of, LAB)
+diagnosis = partial(diagnosis_of, LAB)
 
 
 def corners() -> np.ndarray:
