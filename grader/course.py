@@ -26,7 +26,7 @@ POINTS_PER_LAB = 100
 WORKING_FOLDER = "flash-attn-course"
 """Where a student works: `grade init` makes it, `grade` looks there first."""
 
-Requirement = Literal["gpu", "sm_90", "flash_attn", "ncu", "triton", "nvrtc", "network", "notebook"]
+Requirement = Literal["gpu", "sm_90", "flash_attn", "ncu", "triton", "nvrtc", "network", "matplotlib", "notebook"]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-/]*$")]
 CheckId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9\-]*$")]
 ModelT = TypeVar("ModelT", bound=BaseModel)

@@ -46,9 +46,10 @@ class Machine:
         elif gpu_sm != 90:
             # Hopper's wgmma instructions run on no later card either.
             missing["sm_90"] = f"needs a Hopper GPU, sm_90; this one is sm_{gpu_sm}"
-        for package, requirement in _PACKAGES.items():
-            if importlib.util.find_spec(package) is None:
-                missing[requirement] = f"needs the package {package}, which isn't installed here"
+        for requirement, packages in _PACKAGES.items():
+            for package in packages:
+                if importlib.util.find_spec(package) is None:
+                    missing[requirement] = f"needs the package {package}, which isn't installed here"
         if not has_cuda_compiler():
             missing["nvrtc"] = "needs NVRTC (`pip install cuda-bindings nvidia-cuda-nvrtc`) or nvcc on the PATH"
         if shutil.which("ncu") is None:
@@ -98,10 +99,9 @@ def _version_of(distribution: str) -> str:
 
 _RUNTIMES = {"numpy": (), "torch": ("torch",), "triton": ("torch", "triton")}
 NVRTC_DISTRIBUTIONS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
-_PACKAGES: dict[str, Requirement] = {
-    "triton": "triton",
-    "flash_attn": "flash_attn",
-    "nbclient": "notebook",
-    "ipykernel": "notebook",
-    "matplotlib": "notebook",
+_PACKAGES: dict[Requirement, tuple[str, ...]] = {
+    "triton": ("triton",),
+    "flash_attn": ("flash_attn",),
+    "matplotlib": ("matplotlib",),
+    "notebook": ("matplotlib", "ipykernel", "nbclient"),
 }

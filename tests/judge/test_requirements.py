@@ -69,3 +69,20 @@ def test_need_runtime_with_its_libraries_is_silent(
 ) -> None:
     monkeypatch.setattr(requirements.importlib.util, "find_spec", lambda name: None if name in missing else name)
     need_runtime(lab_of(runtime))
+
+
+@pytest.mark.parametrize(
+    ("absent", "unmet"),
+    [
+        ("ipykernel", {"notebook"}),
+        ("nbclient", {"notebook"}),
+        ("matplotlib", {"notebook", "matplotlib"}),
+    ],
+)
+def test_a_plot_needs_matplotlib_alone_and_a_notebook_its_kernel_too(
+    monkeypatch: pytest.MonkeyPatch, absent: str, unmet: set[str]
+) -> None:
+    monkeypatch.setattr(requirements.importlib.util, "find_spec", lambda name: None if name == absent else name)
+    missing = Machine.look(device="cuda", device_reason="", gpu_sm=90).missing
+    assert unmet == {name for name in missing if name in ("notebook", "matplotlib", "triton", "flash_attn")}
+    assert all(f"the package {absent}" in missing[name] for name in unmet)
