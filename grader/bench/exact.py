@@ -185,16 +185,12 @@ class DecodeTest:
 
     def problem(self, drawn: Drawn, picks: Picks, taken: Mapping[int, Array]) -> str:
         shape, batch = self.shape, int(picks[0][0, 0])
-        q = drawn.take("q", batch)
-        k, v = self.rows.tokens(drawn, "k_cache", batch), self.rows.tokens(drawn, "v_cache", batch)
-        visible = np.ones((1, shape.context), dtype=bool)
+        heads = picks[0][:, 1]
+        q, kv_head = drawn.take("q", batch)[heads], int(heads[0]) // shape.group
+        k, v = (self.rows.tokens(drawn, name, batch, kv_head) for name in ("k_cache", "v_cache"))
+        visible = np.ones((len(heads), shape.context), dtype=bool)
         exact, honest = (
-            np.concatenate(
-                [
-                    attended(q[None, head], k[:, kv], v[:, kv], visible, shape.softmax_scale, dtype)[0]
-                    for head, kv in ((int(h), int(h) // shape.group) for h in picks[0][:, 1])
-                ]
-            ).astype(np.float64)
+            attended(q, k, v, visible, shape.softmax_scale, dtype)[0].astype(np.float64)
             for dtype in (None, shape.dtype)
         )
         problem = self.worst.compare(taken[0], exact, honest, shape.dtype)

@@ -183,6 +183,10 @@ class Given:
     def take(self, name: str, *prefix: int) -> np.ndarray:
         return self._values[name][prefix]
 
+    def take_rows(self, name: str, rows: np.ndarray) -> np.ndarray:
+        values = self._values[name]
+        return values.reshape(-1, values.shape[-1])[rows]
+
 
 def given(shape: speed.AttentionShape) -> Given:
     rng = np.random.default_rng(2)

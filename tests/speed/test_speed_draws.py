@@ -54,6 +54,9 @@ def test_array_memory_fills_what_the_judge_rebuilds(item: InputSpec) -> None:
         assert np.array_equal(again.take(item.name), values.astype(np.float64))
         assert np.array_equal(again.take(item.name, 1), values[1].astype(np.float64))
         assert np.array_equal(again.take(item.name, 1, 4), values[1, 4].astype(np.float64))
+        rows = np.array([[3, 0], [7, 3]])
+        chosen = values.reshape(-1, item.shape[-1])[rows].astype(np.float64)
+        assert np.array_equal(again.take_rows(item.name, rows), chosen)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

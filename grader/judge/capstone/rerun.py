@@ -14,11 +14,10 @@ from grader.judge.capstone.masks import Mask
 from grader.judge.decode.rotary import rotate
 from grader.judge.oracle import softmax_attention
 from grader.judge.precision import round_to
+from grader.judge.speed.decode import some_heads
 from grader.judge.speed.model import Array, Drawn, InputSpec, Picks, Workload
 from grader.judge.speed.oracles import AttentionRows, AttentionShape, off_by
 from grader.sandbox.wire import Tensor
-
-HEADS = 4
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,7 @@ class StepRows:
     tokens: int
 
     def choose(self, rng: np.random.Generator) -> Picks:
-        heads = rng.integers(0, self.shape.q_heads, size=HEADS)
-        return {0: np.stack([np.full(HEADS, rng.integers(self.shape.batch)), heads], axis=1)}
+        return {0: some_heads(rng, self.shape.batch, self.shape.q_heads, self.shape.kv_heads)}
 
     def problem(self, drawn: Drawn, picks: Picks, taken: Mapping[int, Array]) -> str:
         shape, batch = self.shape, int(picks[0][0, 0])
@@ -49,15 +47,13 @@ class StepRows:
         lens = np.array([self.tokens])
         step = Step(q, k_new, v_new, k_new, v_new, lens, shape.dtype, self.rotary)
         turned_q, turned_k = rotate(step.rope(q))[0, :, 0], round_to(rotate(step.rope(k_new)), shape.dtype)[0]
-        seen = np.ones((1, self.tokens + 1), dtype=bool)
-        wanted = []
-        for head in picks[0][:, 1]:
-            kv = int(head) // (shape.q_heads // shape.kv_heads)
-            k = np.concatenate([drawn.take("k_cache", batch, kv)[: self.tokens], turned_k[kv]])
-            v = np.concatenate([drawn.take("v_cache", batch, kv)[: self.tokens], v_new[0, kv]])
-            scores = turned_q[None, int(head)] @ k.T * shape.head_dim**-0.5
-            wanted.append(softmax_attention(scores, seen, v)[0])
-        return off_by("O", taken[0], np.stack(wanted), shape.dtype)
+        heads = picks[0][:, 1]
+        kv = int(heads[0]) // (shape.q_heads // shape.kv_heads)
+        k = np.concatenate([drawn.take("k_cache", batch, kv)[: self.tokens], turned_k[kv]])
+        v = np.concatenate([drawn.take("v_cache", batch, kv)[: self.tokens], v_new[0, kv]])
+        scores = turned_q[heads] @ k.T * shape.head_dim**-0.5
+        wanted, _ = softmax_attention(scores, np.ones_like(scores, dtype=bool), v)
+        return off_by("O", taken[0], wanted[:, None], shape.dtype)
 
 
 def workload(path: ChangedPath, shape: CapstoneShape, function: str, device: str) -> Workload:

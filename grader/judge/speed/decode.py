@@ -17,7 +17,7 @@ from grader.judge.speed.oracles import off_by
 from grader.worker.wire import ITEM_SIZES
 
 HEADS = 4
-"""Query heads of one sequence that are looked at in one call."""
+"""Query heads on one kv head of one sequence that are looked at in one call: its K and V are read once for all."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,13 @@ class DecodeShape:
         return pages.reshape(self.batch, self.pages)
 
 
+def some_heads(rng: np.random.Generator, batch: int, q_heads: int, kv_heads: int) -> Array:
+    """`HEADS` pairs (sequence, query head), int (HEADS, 2): one sequence, one kv head."""
+    group = q_heads // kv_heads
+    heads = rng.integers(kv_heads) * group + rng.integers(0, group, size=HEADS)
+    return np.stack([np.full(HEADS, rng.integers(batch)), heads], axis=1)
+
+
 @dataclass(frozen=True, eq=False)
 class DecodeRows:
     """Some heads of one sequence of O, output 0; inputs ``q``, ``k_cache``, ``v_cache``."""
@@ -73,25 +80,21 @@ class DecodeRows:
     table: Array
 
     def choose(self, rng: np.random.Generator) -> Picks:
-        heads = rng.integers(0, self.shape.q_heads, size=HEADS)
-        return {0: np.stack([np.full(HEADS, rng.integers(self.shape.batch)), heads], axis=1)}
+        return {0: some_heads(rng, self.shape.batch, self.shape.q_heads, self.shape.kv_heads)}
 
-    def tokens(self, drawn: Drawn, name: str, batch: int) -> Array:
-        """K or V of one sequence, (context, kv_heads, head_dim)."""
-        pages = [drawn.take(name, int(page)) for page in self.table[batch]]
-        return np.concatenate(pages)[: self.shape.context]
+    def tokens(self, drawn: Drawn, name: str, batch: int, kv_head: int) -> Array:
+        """K or V of one sequence and kv head, (context, head_dim)."""
+        shape = self.shape
+        slots = self.table[batch].astype(np.int64)[:, None] * shape.page_size + np.arange(shape.page_size)
+        return drawn.take_rows(name, slots.ravel()[: shape.context] * shape.kv_heads + kv_head)
 
     def problem(self, drawn: Drawn, picks: Picks, taken: Mapping[int, Array]) -> str:
-        shape, batch = self.shape, int(picks[0][0, 0])
-        q = drawn.take("q", batch)
-        k, v = self.tokens(drawn, "k_cache", batch), self.tokens(drawn, "v_cache", batch)
-        seen = np.ones((1, shape.context), dtype=bool)
-        wanted = []
-        for head in picks[0][:, 1]:
-            kv_head = int(head) // shape.group
-            scores = q[None, head] @ k[:, kv_head].T * shape.softmax_scale
-            wanted.append(softmax_attention(scores, seen, v[:, kv_head])[0][0])
-        return off_by("O", taken[0], np.stack(wanted), shape.dtype)
+        shape, batch, heads = self.shape, int(picks[0][0, 0]), picks[0][:, 1]
+        kv_head = int(heads[0]) // shape.group
+        k, v = (self.tokens(drawn, name, batch, kv_head) for name in ("k_cache", "v_cache"))
+        scores = drawn.take("q", batch)[heads] @ k.T * shape.softmax_scale
+        wanted, _ = softmax_attention(scores, np.ones_like(scores, dtype=bool), v)
+        return off_by("O", taken[0], wanted, shape.dtype)
 
 
 def decode(

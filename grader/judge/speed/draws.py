@@ -80,10 +80,23 @@ class DrawnCall:
         rest = spec.shape[len(prefix) :]
         size = int(np.prod(rest))
         start = int(np.ravel_multi_index(prefix, spec.shape[: len(prefix)])) * size if prefix else 0
-        normals = self.block.normals
-        first = (int(self.offsets[place]) + start) % len(normals)
-        found = np.take(normals, np.arange(first, first + size), mode="wrap").reshape(rest)
-        values = found * (1.0 - 2.0 * self.signs[place, : rest[-1]].astype(np.float32))
+        return self._values(place, np.arange(start, start + size).reshape(rest))
+
+    def take_rows(self, name: str, rows: Array) -> Array:
+        """Rows of a ``normal`` input in float64, (*rows.shape, last axis).
+
+        Args:
+            rows: integers; the input's leading axes, flattened, number its rows.
+        """
+        place = next(i for i, spec in enumerate(self.inputs) if spec.name == name)
+        width = self.inputs[place].shape[-1]
+        return self._values(place, rows[..., None] * width + np.arange(width))
+
+    def _values(self, place: int, elements: Array) -> Array:
+        """The values of an input at these elements, whose last axis is the input's."""
+        spec, normals = self.inputs[place], self.block.normals
+        found = normals[(elements + int(self.offsets[place])) % len(normals)]
+        values = found * (1.0 - 2.0 * self.signs[place, : spec.shape[-1]].astype(np.float32))
         if spec.scale != 1.0:
             values *= np.float32(spec.scale)
         if spec.shift != 0.0:

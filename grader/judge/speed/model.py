@@ -100,6 +100,10 @@ class Drawn(Protocol):
         """Values of input `name` in float64; `prefix` picks a slice along the first axes, e.g. (batch, head)."""
         ...
 
+    def take_rows(self, name: str, rows: Array) -> Array:
+        """Rows of input `name` in float64, numbered along its flattened leading axes."""
+        ...
+
 
 Picks = dict[int, Array]
 """Output number → integer indices (n, axes) along the output's first axes; each picks a row, (n, *rest) in all."""

@@ -148,9 +148,10 @@ class GradientRows:
         keys: Array | slice = slice(None),
     ) -> tuple[Array, Array, Array, Array]:
         """(dS times the scale, P, Q, dO) of some query rows: (rows, keys) twice, (rows, head_dim) twice."""
-        scale = self.shape.softmax_scale
-        q, upstream = drawn.take("q", batch, head)[rows], drawn.take("do", batch, head)[rows]
-        visible = self.shape.visible(rows)
+        shape, scale = self.shape, self.shape.softmax_scale
+        numbers = (batch * shape.q_heads + head) * shape.q_len + rows
+        q, upstream = drawn.take_rows("q", numbers), drawn.take_rows("do", numbers)
+        visible = shape.visible(rows)
         scores = q @ k.T * scale
         o, lse = softmax_attention(scores, visible, v)
         scores, v, visible = scores[:, keys], v[keys], visible[:, keys]

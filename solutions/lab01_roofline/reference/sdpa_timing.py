@@ -8,6 +8,8 @@ from typing import Any
 WARM_UP = 5
 REPEATS = 20
 FLUSH_BYTES = 256 << 20
+FLUSHES = 8
+"""Before each call: they keep the device busy while Python launches it, or a short call's time would be the launch's."""
 
 
 def time_sdpa(
@@ -27,8 +29,9 @@ def time_sdpa(
     flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
     times = []
     for _ in range(WARM_UP + REPEATS):
-        flush.zero_()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(FLUSHES):
+            flush.zero_()
         start.record()
         torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q_heads != kv_heads)
         end.record()

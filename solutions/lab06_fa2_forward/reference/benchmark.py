@@ -92,14 +92,18 @@ def error_on_sampled_rows(
 
 
 def time_ms(call: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """(median, interquartile range) of `repeats` calls in ms, after warm-up, each on a cold L2."""
+    """(median, interquartile range) of `repeats` calls in ms, after warm-up, each on a cold L2.
+
+    The flush keeps the device busy while Python launches the call: otherwise launching would be timed too.
+    """
     flush = torch.empty(256 * 2**20, dtype=torch.int8, device="cuda")
     for _ in range(3):
         call()
     times = []
     for _ in range(repeats):
-        flush.zero_()
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        for _ in range(8):
+            flush.zero_()
         begin.record()
         call()
         end.record()
