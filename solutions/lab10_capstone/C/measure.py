@@ -61,11 +61,15 @@ def _turned(x: np.ndarray, positions: np.ndarray, base: float) -> np.ndarray:
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=1)
 
 
+def drawn_rows(shape: CapstoneShape) -> np.ndarray:
+    """(ROWS,) of the shape's rows, in order; always the same ones."""
+    rng = np.random.default_rng([shape.seed, zlib.crc32(shape.name.encode())])
+    return np.sort(rng.choice(shape.seq_q, size=ROWS, replace=False))
+
+
 def row_errors(shape: CapstoneShape, attend: Attend) -> tuple[np.ndarray, np.ndarray]:
     """(largest error of each row, largest exact |O| of each row), (ROWS,) both."""
-    case = shape.model_dump()
-    rng = np.random.default_rng([shape.seed, zlib.crc32(shape.name.encode())])
-    rows = np.sort(rng.choice(shape.seq_q, size=ROWS, replace=False))
+    case, rows = shape.model_dump(), drawn_rows(shape)
     told = attend(case, rows.tolist())
     wanted = exact(case, rows, told)
     return np.abs(told["o"] - wanted).max(axis=1), np.abs(wanted).max(axis=1)
@@ -173,6 +177,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
+    if options.device == "cuda" and not all(audit.has_tensor_cores(dtype) for dtype in TOLERANCE):
+        parser.error("--device cuda: no GPU here multiplies FP8 (8.9 or newer); its rows would be emulated ones")
     attend = audit.device_attention if options.device == "cuda" else audit.emulated_attention
     manifest = HERE / "capstone.toml"
     after = f'after = "{attend.__name__}"'
