@@ -171,6 +171,17 @@ def test_splits_by_waves_never_start_a_wave_for_a_few_programs(tmp_path: Path) -
             assert step.call("splits_by_waves", programs, tiles, 132 * 4) == waves
 
 
+@pytest.mark.parametrize(("dtype", "card"), [("bfloat16", "a100-80gb"), ("float8_e4m3", "h200")])
+def test_audit_without_a_gpu_is_the_emulation_whatever_card_is_told(tmp_path: Path, dtype: str, card: str) -> None:
+    sizes = {"seq_q": 40, "seq_k": 300, "head_dim": 32, "mask": "causal", "rotary_base": 100.0}
+    case = {"dtype": dtype, "inputs": "normal", "seed": 1, **sizes}
+    text = (CAPSTONES / "C" / FILES["C"]).read_text(encoding="utf-8")
+    with small_submission(tmp_path, text, runtime="triton") as audit:
+        audit.target = load_profile(ROOT, card)
+        found, wanted = (audit.call(f"{name}_attention", case, [0, 7, 39]) for name in ("device", "emulated"))
+    assert all(np.array_equal(found[name], wanted[name]) for name in ("q", "k", "v", "o"))
+
+
 @pytest.mark.slow
 def test_patched_package_gives_gradients_where_the_pinned_one_raises(tmp_path: Path) -> None:
     try:

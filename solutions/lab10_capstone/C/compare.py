@@ -17,6 +17,7 @@ import numpy as np
 
 from grader.bench import capstone as kit
 from grader.errors import UsageError
+from grader.judge.capstone.manifest import CapstoneShape
 
 KEYS_A_TILE, MOST_SPLITS = 256, 128
 """flash-attn 2's split kernel at head_dim 64, and what `num_splits_heuristic` takes for one row on 132 SMs: a split a
@@ -38,16 +39,35 @@ def split_attention(case: audit.Case, rows: Sequence[int]) -> dict[str, np.ndarr
 def _one_row(case: audit.Case, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     """O (head_dim,) of q (head_dim,) over k and v (keys, head_dim)."""
     tiles = -(-len(k) // KEYS_A_TILE)
-    splits = -(-tiles // -(-tiles // MOST_SPLITS))
-    a_split = -(-tiles // MOST_SPLITS) * KEYS_A_TILE
-    scores = np.full(splits * a_split, -np.inf, dtype=np.float32)
+    in_a_split = -(-tiles // MOST_SPLITS)
+    splits = -(-tiles // in_a_split)
+    scores = np.full(splits * in_a_split * KEYS_A_TILE, -np.inf, dtype=np.float32)
     scores[: len(k)] = k @ q * np.float32(audit.LOG2_E / np.sqrt(case["head_dim"]))
-    values = np.zeros((splits * a_split, v.shape[1]), dtype=np.float32)
+    values = np.zeros((len(scores), v.shape[1]), dtype=np.float32)
     values[: len(v)] = v
-    scores = scores.reshape(splits, a_split)
-    acc, row_sum = audit._online(scores, values.reshape(splits, a_split, -1), audit.DTYPES[case["dtype"]], 0.0)
+    # A split walks its tiles from the last to the first; its running maximum depends on it.
+    scores = scores.reshape(splits, in_a_split, KEYS_A_TILE)[:, ::-1].reshape(splits, -1)
+    values = values.reshape(splits, in_a_split, KEYS_A_TILE, -1)[:, ::-1].reshape(*scores.shape, -1)
+    acc, row_sum = audit._online(scores, values, audit.DTYPES[case["dtype"]], 0.0)
     weights = np.exp2(scores.max(axis=1) - scores.max())
     return np.asarray(weights @ acc / (weights @ row_sum))
+
+
+def line_of(shape: CapstoneShape) -> dict[str, str]:
+    """The shape's line of the table, without the card's columns."""
+    case, rows = shape.model_dump(), measure.drawn_rows(shape)
+    kinds = {"emulated": audit.emulated_attention}
+    if shape.dtype != "float8_e4m3":
+        kinds["split"] = split_attention
+    line, wanted, tile = {"shape": shape.name}, None, audit.TILE
+    for kind, attend in kinds.items():
+        audit.TILE = KEYS_A_TILE if kind == "split" else tile
+        told = attend(case, rows.tolist())
+        wanted = measure.exact(case, rows, told) if wanted is None else wanted
+        errors = np.abs(told["o"] - wanted).max(axis=1)
+        line |= {f"{kind}_{name}": f"{np.quantile(errors, part):.6g}" for name, part in QUANTILES.items()}
+    audit.TILE = tile
+    return line
 
 
 def main() -> int:
@@ -60,21 +80,9 @@ def main() -> int:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         for shape in kit.load(measure.HERE).timed:
-            case, rows = shape.model_dump(), measure.drawn_rows(shape)
-            line = {"shape": shape.name} | {f"card_{name}": card[shape.name][name] for name in QUANTILES}
-            kinds = {"emulated": audit.emulated_attention}
-            if shape.dtype != "float8_e4m3":
-                kinds["split"] = split_attention
-            wanted = None
-            for kind, attend in kinds.items():
-                audit.TILE = KEYS_A_TILE if kind == "split" else 128
-                told = attend(case, rows.tolist())
-                wanted = measure.exact(case, rows, told) if wanted is None else wanted
-                errors = np.abs(told["o"] - wanted).max(axis=1)
-                line |= {f"{kind}_{name}": f"{np.quantile(errors, part):.6g}" for name, part in QUANTILES.items()}
-            writer.writerow(line)
+            writer.writerow(line_of(shape) | {f"card_{name}": card[shape.name][name] for name in QUANTILES})
             file.flush()
-            print(line["shape"], flush=True)
+            print(shape.name, flush=True)
     return 0
 
 
