@@ -1,65 +1,64 @@
-"""Grades several labs at once on one GPU: what isn't timed side by side, what is timed by itself.
-
-The device's lock is held here until every job has reached its first timed check, where it waits for that lock. Then
-nothing but timed checks is left, and those take turns by it.
-"""
+"""Runs programs on the GPUs at hand, as many at once on each as is told, and passes on what they say."""
 
 from __future__ import annotations
 
+import os
+import queue
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from grader.judge.speed.lock import device_lock
-
 ROOT = Path(__file__).resolve().parent.parent
-MODULE = "benchmarks.speed_on_gpu"
-TIMED = ": timed from here on"
-"""Ends the line that a job writes when it comes to a timed check."""
-LONGEST_S = 480.0
-"""After that the lock is given up whatever the jobs do: they wait for it no longer than ten minutes."""
 
 
-def run(jobs: Mapping[str, Sequence[str]], device: str, say: Callable[[str], None]) -> None:
-    """Run all jobs to their ends.
+def run(
+    jobs: Mapping[str, Sequence[str]], devices: Sequence[str], say: Callable[[str], None], *, on_each: int
+) -> dict[str, int]:
+    """Run all jobs to their ends, in the order given.
 
     Args:
-        jobs: name → arguments of `MODULE`.
-        device: whose lock.
+        jobs: name → arguments of Python.
+        devices: values for CUDA_VISIBLE_DEVICES; an empty one leaves it as it is.
         say: told every line that a job writes.
+        on_each: jobs that a device runs at once.
+
+    Returns:
+        name → exit code.
     """
-    early = set(jobs)
-    changed = threading.Condition()
+    free: queue.Queue[str] = queue.Queue()
+    for _ in range(on_each):
+        for device in devices:
+            free.put(device)
+    at_once = min(len(jobs), free.qsize()) or 1
+    threads = max(1, (os.cpu_count() or 1) // at_once)
 
-    def follow(name: str, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            say(f"{name}: {line.rstrip()}")
-            if line.rstrip().endswith(TIMED):
-                arrived(name)
-        process.wait()
-        arrived(name)
+    def follow(name: str) -> int:
+        device = free.get()
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+        if device:
+            environment["CUDA_VISIBLE_DEVICES"] = device
+        try:
+            with _start(jobs[name], environment) as process:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    say(f"{name}: {line.rstrip()}")
+            return process.returncode
+        finally:
+            free.put(device)
 
-    def arrived(name: str) -> None:
-        with changed:
-            early.discard(name)
-            changed.notify()
-
-    with device_lock(device):
-        threads = [threading.Thread(target=follow, args=(name, _start(job))) for name, job in jobs.items()]
-        for thread in threads:
-            thread.start()
-        with changed:
-            changed.wait_for(lambda: not early, LONGEST_S)
-        say("the timed checks begin")
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(at_once) as pool:
+        return dict(zip(jobs, pool.map(follow, jobs), strict=True))
 
 
-def _start(arguments: Sequence[str]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-u", "-m", MODULE, *arguments]
+def _start(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        [sys.executable, "-u", *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     )

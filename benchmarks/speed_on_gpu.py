@@ -3,9 +3,8 @@
 Usage: ``python -m benchmarks.speed_on_gpu [--part NAME ...] [--output FILE] [--repeats N] [--device cpu]``
 
 Parts: ``verdicts`` (lab06's reference again and again), ``itself`` (SDPA flash against SDPA flash), ``exploits``
-(tests/exploits/speed), ``honest`` (right answers and other libraries), ``grades`` (the references of all labs, side by
-side), or one of them: ``grade-lab06``, ``grade-lab07``, ``grade-lab08``.
-All but the last three without ``--part``. The file is written after every step and taken up again: of a part that was
+(tests/exploits/speed), ``honest`` (right answers and other libraries), ``grades`` (the references of labs 06 to 08).
+All of them without ``--part``. The file is written after every step and taken up again: of a part that was
 broken off the steps that are there aren't made again, and a finished one isn't run again unless it's named. A part that
 fails is noted, and the next one runs. Exits with 1 when an expectation isn't met.
 
@@ -31,19 +30,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks import side_by_side
+from benchmarks import reference_grades
 from benchmarks.race_bench import BASELINE, LAB, ROOT, Bench
 from grader.judge.speed.model import Contestant, Race
 from grader.judge.speed.race import Track, WrongOutput
 from grader.mutants import load_variants, materialise
 from grader.profiles import detect
-from grader.report.model import CheckResult, Kind
 from grader.sandbox.failures import WorkerFailure
-from grader.session import GradeRequest, grade
 
 RESULTS = Path(__file__).parent / "results" / "speed_h200.json"
 EXPLOITS = ROOT / "tests" / "exploits" / "speed"
-GRADED = ("lab06", "lab07", "lab08")
 PASS_BAND = 0.6
 """Of lab06's ratio: an exploit that ends below it has earned nothing."""
 MOST_CV = 0.005
@@ -74,55 +70,13 @@ class Keep:
 # Parts
 
 
-def part_grade(bench: Bench, keep: Keep, repeats: int, *, lab_name: str) -> Json:
-    """A lab's reference graded on the device: every check's status and points, the speed checks' measures."""
-    lab = bench.course.lab(lab_name)
-    speed = {check_id for check_id, spec in lab.checks.items() if spec.kind is Kind.SPEED}
-    # A rehearsal leaves out what takes minutes in the interpreter.
-    chosen = None if bench.device == "cuda" else frozenset(speed)
-    folder = bench.course.solution_dir(lab.id) / "reference"
-    start = time.perf_counter()
-
-    def progress(check_id: str, result: CheckResult | None) -> None:
-        if result is not None:
-            say(f"{check_id}: {result.status.value}, {time.perf_counter() - start:.0f} s")
-        elif check_id in speed:
-            say(f"{check_id}{side_by_side.TIMED}")
-
-    request = GradeRequest(course=bench.course, lab_id=lab.id, submission=folder, device=bench.device, checks=chosen)
-    report = grade(request, progress=progress)
-    checks = {
-        check.id: {"status": check.status.value, "points": check.points, "of": check.max_points}
-        | ({"message": check.message} if check.message else {})
-        | ({"measured": check.measured} if check.id in speed else {})
-        for check in report.checks
-    }
-    say(f"{lab_name}: {report.score.points:g} of {report.score.gradable:g} points")
-    unmet = [
-        f"{check_id}: {check['status']}"
-        for check_id, check in checks.items()
-        if check["status"] not in ("pass", "skipped", "pending")
-    ]
-    if bench.device == "cuda":
-        unmet += [f"{check_id}: not timed" for check_id in sorted(speed) if checks[check_id]["status"] == "skipped"]
-    return {"points": report.score.points, "gradable": report.score.gradable, "checks": checks, "unmet": unmet}
-
-
 def part_grades(bench: Bench, keep: Keep, repeats: int) -> Json:
-    """The references of all labs: their other checks at the same time, then one timed check after the other."""
-    gpu = detect().gpu
-    labs: Json = {name: part for name, part in keep.before.get("labs", {}).items() if part.get("done")}
-    left = [name for name in GRADED if name not in labs]
-    with tempfile.TemporaryDirectory() as scratch:
-        files = {name: Path(scratch) / f"{name}.json" for name in left}
-        jobs = {name: [f"--device={bench.device}", f"--part=grade-{name}", f"--output={files[name]}"] for name in left}
-        try:
-            side_by_side.run(jobs, gpu.uuid if gpu is not None else bench.device, say)
-        finally:
-            for name, file in files.items():
-                parts = json.loads(file.read_text())["parts"] if file.exists() else {}
-                labs[name] = parts.get(f"grade-{name}", {"unmet": ["no result"]})
-            keep({"labs": labs})
+    """The references of labs 06 to 08, every check."""
+    labs = reference_grades.grades(
+        bench.course, bench.device, keep.before.get("labs", {}), say, lambda found: keep({"labs": found})
+    )
+    for name, part in labs.items():
+        say(f"{name}: {part['points']:g} of {part['gradable']:g} points")
     return {"labs": labs, "unmet": [f"{name}, {what}" for name, part in labs.items() for what in part["unmet"]]}
 
 
@@ -263,14 +217,13 @@ def exploit_ends(bench: Bench, path: Path) -> Json:
         return exploit_on(bench, track, path)
 
 
-WHOLE: dict[str, Callable[[Bench, Keep, int], Json]] = {
+PARTS: dict[str, Callable[[Bench, Keep, int], Json]] = {
     "verdicts": part_verdicts,
     "itself": part_itself,
     "exploits": part_exploits,
     "honest": part_honest,
     "grades": part_grades,
 }
-PARTS = {**WHOLE, **{f"grade-{name}": partial(part_grade, lab_name=name) for name in GRADED}}
 
 
 def attempted(name: str, bench: Bench, keep: Keep, repeats: int) -> tuple[Json, bool]:
@@ -321,7 +274,7 @@ def main() -> int:
         results["parts"][part] = {**before, **value, "done": done}
         chosen.output.write_text(json.dumps(results, indent=1) + "\n")
 
-    for name in chosen.part or [part for part in WHOLE if not results["parts"].get(part, {}).get("done")]:
+    for name in chosen.part or [part for part in PARTS if not results["parts"].get(part, {}).get("done")]:
         say(f"part {name}")
         if results["parts"].get(name, {}).get("done"):
             del results["parts"][name]

@@ -1,60 +1,118 @@
-"""Several labs graded at once on one GPU, and parts of the benchmark that are broken off or fail."""
+"""Several labs graded at once on the GPUs at hand, and parts of the benchmark that are broken off or fail."""
 
 from __future__ import annotations
 
+import itertools
 import json
-import subprocess
 import sys
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import side_by_side, speed_on_gpu
+from benchmarks import reference_grades, side_by_side, speed_on_gpu
 from benchmarks.race_bench import REHEARSAL
 from benchmarks.speed_on_gpu import Keep
+from grader.course import Course
 from grader.judge.speed.oracles import AttentionShape
+from grader.profiles import Detection
 
-DEVICE = "GPU-side-by-side"
+COURSE = Course.find(Path(__file__).parent)
 
-
-@pytest.fixture
-def _scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Jobs are small programs that take the lock as a timed check does; the lock files lie in a folder of their own."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
-
-    def start(arguments: Sequence[str]) -> subprocess.Popen[str]:
-        command = [sys.executable, "-u", "-c", *arguments]
-        return subprocess.Popen(
-            command, cwd=side_by_side.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-
-    monkeypatch.setattr(side_by_side, "_start", start)
-
-
-TIMED = textwrap.dedent(
-    f"""
-    from grader.judge.speed.lock import device_lock
-    print("other checks")
-    print("speed{side_by_side.TIMED}")
-    with device_lock("{DEVICE}"):
-        print("timed")
-    """
-)
+TAKES_ITS_TURN = """
+import os, sys, time
+from pathlib import Path
+mine = Path(sys.argv[1]) / os.environ["CUDA_VISIBLE_DEVICES"]
+try:
+    mine.mkdir()
+except FileExistsError:
+    sys.exit("two at once on " + mine.name)
+print("on " + mine.name)
+time.sleep(0.2)
+mine.rmdir()
+"""
 
 
-@pytest.mark.usefixtures("_scripts")
-def test_run_lets_no_timed_check_begin_while_another_job_is_at_its_other_checks() -> None:
+def test_run_gives_each_device_one_job_at_a_time_and_every_job_a_device(tmp_path: Path) -> None:
     said: list[str] = []
-    jobs = {"one": [TIMED], "two": [TIMED], "broken": ["raise SystemExit('no checks at all')"]}
-    side_by_side.run(jobs, DEVICE, said.append)
-    begins = said.index("the timed checks begin")
-    assert said.index("broken: no checks at all") < begins
-    for name in ("one", "two"):
-        assert said.index(f"{name}: speed{side_by_side.TIMED}") < begins < said.index(f"{name}: timed")
+    jobs = {f"job {number}": ["-c", TAKES_ITS_TURN, str(tmp_path)] for number in range(4)}
+    assert side_by_side.run(jobs, ["GPU-a", "GPU-b"], said.append, on_each=1) == dict.fromkeys(jobs, 0)
+    assert sorted(line.partition(": ")[0] for line in said) == list(jobs)
+    assert {line.partition(": ")[2] for line in said} <= {"on GPU-a", "on GPU-b"}
+
+
+def test_run_with_a_job_that_fails_runs_the_others_and_tells_both(tmp_path: Path) -> None:
+    said: list[str] = []
+    jobs = {"broken": ["-c", "raise SystemExit('no checks at all')"], "good": ["-c", "print('graded')"]}
+    assert side_by_side.run(jobs, [""], said.append, on_each=2) == {"broken": 1, "good": 0}
+    assert sorted(said) == ["broken: no checks at all", "good: graded"]
+
+
+def test_run_without_jobs_does_nothing() -> None:
+    assert side_by_side.run({}, [], print, on_each=1) == {}
+
+
+@pytest.mark.parametrize("cores", [1, 16, 32, 512])
+@pytest.mark.parametrize("name", reference_grades.LABS)
+def test_dealt_has_every_check_that_is_not_timed_once(name: str, cores: int) -> None:
+    lab = COURSE.lab(name)
+    groups = reference_grades.dealt(lab, cores)
+    assert all(groups)
+    assert sorted([*itertools.chain(*groups), *reference_grades.timed(lab)]) == sorted(lab.checks)
+    assert len(groups) == {1: 1, 16: 1, 32: 3}.get(cores, len(groups))
+
+
+def graded(status: str, points: float, of: float) -> dict[str, Any]:
+    return {"status": status, "points": points, "of": of}
+
+
+def test_summary_names_what_a_reference_lost_and_what_was_not_graded() -> None:
+    lab = COURSE.lab("lab06")
+    found = {name: graded("pass", spec.points, spec.points) for name, spec in lab.checks.items()}
+    whole = reference_grades.summary(lab, found, on_gpu=True)
+    assert (whole["points"], whole["gradable"], whole["unmet"]) == (100.0, 100.0, [])
+    found["strides"] = graded("fail", 0.0, lab.checks["strides"].points)
+    found["speed-roofline"] = graded("skipped", 0.0, 5.0)
+    del found["window"]
+    part = reference_grades.summary(lab, found, on_gpu=True)
+    assert part["unmet"] == ["strides: fail", "window: not graded", "speed-roofline: not timed"]
+    assert part["gradable"] == 100.0 - lab.checks["window"].points - 5.0
+    assert part["points"] == part["gradable"] - lab.checks["strides"].points
+
+
+def test_grades_of_labs_that_are_done_grades_only_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def run(jobs: Mapping[str, Sequence[str]], *_: Any, **__: Any) -> dict[str, int]:
+        for arguments in jobs.values():
+            asked.append(list(arguments))
+            Path(arguments[4]).write_text(json.dumps({name: graded("pass", 1, 1) for name in arguments[3].split(",")}))
+        return dict.fromkeys(jobs, 0)
+
+    monkeypatch.setattr(side_by_side, "run", run)
+    monkeypatch.setattr(reference_grades, "detect", lambda: Detection(()))
+    before = {"lab06": {"unmet": [], "points": 3}, "lab07": {"unmet": ["strides: fail"]}}
+    kept: list[dict[str, Any]] = []
+    found = reference_grades.grades(COURSE, "cuda", before, print, kept.append)
+    assert list(found) == list(reference_grades.LABS)
+    assert found["lab06"] == before["lab06"]
+    assert found["lab07"]["unmet"] == found["lab08"]["unmet"] == []
+    assert {arguments[2] for arguments in asked} == {"lab07", "lab08"}
+    assert kept == [found]
+
+
+def test_grades_broken_off_keeps_what_was_graded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(jobs: Mapping[str, Sequence[str]], *_: Any, **__: Any) -> dict[str, int]:
+        arguments = next(iter(jobs.values()))
+        Path(arguments[4]).write_text(json.dumps({arguments[3].split(",")[0]: graded("pass", 1, 1)}))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(side_by_side, "run", run)
+    kept: list[dict[str, Any]] = []
+    with pytest.raises(KeyboardInterrupt):
+        reference_grades.grades(COURSE, "cuda", {}, print, kept.append)
+    assert [len(kept[0][name]["checks"]) for name in reference_grades.LABS] == [1, 0, 0]
 
 
 class Stub:
@@ -65,7 +123,6 @@ class Stub:
         self.lasts = True
         monkeypatch.setattr(speed_on_gpu.Bench, "here", classmethod(lambda cls, device: Bench()))
         parts = {"broken": self.broken, "good": self.good}
-        monkeypatch.setattr(speed_on_gpu, "WHOLE", parts)
         monkeypatch.setattr(speed_on_gpu, "PARTS", parts)
         monkeypatch.setattr(sys, "argv", ["speed_on_gpu", f"--output={output}"])
 
