@@ -263,7 +263,9 @@ def main() -> int:
     gpu = detect().gpu
     results |= {
         "command": "python -m benchmarks.speed_on_gpu",
-        "device": asdict(gpu) if gpu is not None else platform.processor(),
+        "device": {name: value for name, value in asdict(gpu).items() if name not in ("index", "uuid")}
+        if gpu
+        else "CPU",
         "versions": versions(),
         "shape": asdict(bench.shape),
         "rules": {name: str(value) if value == math.inf else value for name, value in asdict(bench.rules).items()},
