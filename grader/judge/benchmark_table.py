@@ -117,7 +117,7 @@ def judge_benchmark(
 def read_table(judge: Judging, text: bytes, columns: Columns) -> list[Row]:
     """The rows; fails naming the line, the column and what was found."""
     try:
-        reader = csv.DictReader(io.StringIO(text.decode("utf-8"), newline=""))
+        reader = csv.DictReader(io.StringIO(text.decode("utf-8-sig"), newline=""))
         raw = [row for row, _ in zip(reader, range(MAX_ROWS), strict=False)]
     except (UnicodeDecodeError, csv.Error) as error:
         fail(judge, "benchmark-malformed", f"{columns.file} is not a CSV file in UTF-8: {error}.")
