@@ -30,7 +30,7 @@ _NO_TEMPORARY_FOLDER = "No usable temporary directory"
 
 
 class MachineError(InfrastructureError):
-    """This machine ran out of something or refuses access; the text tells nothing of any submission or test."""
+    """This machine ran out of something, refuses access or is set up wrongly; it tells of no submission or test."""
 
 
 def out_of_resources(error: OSError, place: Path | str = "") -> MachineError | None:

@@ -9,7 +9,7 @@ WARM_UP = 5
 REPEATS = 20
 FLUSH_BYTES = 256 << 20
 FLUSHES = 8
-"""Before each call: they keep the device busy while Python launches it, or a short call's time would be the launch's."""
+"""Before each call: they keep the device busy while Python launches it, else a short call's time is the launch's."""
 
 
 def time_sdpa(

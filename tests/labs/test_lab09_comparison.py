@@ -14,12 +14,12 @@ import pytest
 from lab_judges import diagnosis_of, judge_of
 
 from grader.course import Course
-from grader.errors import UsageError
 from grader.judge.hopper import analysis, annotations, bench_table, definitions, evidence, measurements, upstream_source
 from grader.judge.hopper.annotations import Annotation, AnnotationError
 from grader.judge.hopper.measurements import FA2, FA4, Shape
 from grader.judge.recorder import Judge, Verdict
 from grader.judge.upstream import UnavailableError
+from grader.machine import MachineError
 from grader.profiles import list_profiles, load_profile
 
 COURSE = Course(Path(__file__).resolve().parents[2])
@@ -167,7 +167,7 @@ def test_a_clone_is_read_where_the_environment_names_one(tmp_path: Path, monkeyp
     with pytest.raises(UnavailableError, match="needs a clone of flash-attention"):
         upstream_source.load_clone()
     monkeypatch.setenv(upstream_source.CLONE_VARIABLE, str(tmp_path))
-    with pytest.raises(UsageError, match=r"has no folder hopper/"):
+    with pytest.raises(MachineError, match=r"has no folder hopper/"):  # shown, though the check is hidden
         upstream_source.load_clone()
     monkeypatch.setenv(upstream_source.CLONE_VARIABLE, str(clone(tmp_path / "clone")))
     files = upstream_source.load_clone()

@@ -75,7 +75,7 @@ def need(judge: Judge, submission: Submission, name: str) -> bytes:
     if raw is None:
         measured = name in (benchmark.FILE, figures.FILE, report_form.FILE)
         if measured:
-            made_by = "`grade capstone report`" if name == report_form.FILE else "`python measure.py`"
+            made_by = "`grade capstone report`" if name == report_form.FILE else "your measure.py"
             refuse(judge, "not-measured", f"{name} isn't there: {UNMEASURED}; {made_by} writes it.")
         judge.fail(f"{name} is missing.")
     return raw

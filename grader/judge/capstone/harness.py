@@ -44,7 +44,8 @@ WHY = {
     "attention": _EMULATED,
     "upstream": _EMULATED,
     "decode": f"{_EMULATED}; and what rounding the turned q may move",
-    "audit": f"{_EMULATED}; with rotary or FP8, a multiple of what an emulated kernel of that kind is off by",
+    "audit": f"{_EMULATED}; with rotary or FP8, a multiple of what an emulated kernel of that kind is off by, or six "
+    "standard deviations of what rounding q, k, P and v moves the row by",
 }
 STAGED = Path(__file__).parent / "staged"
 BOUNDARY = Path("starter") / "lab05_repo_anatomy" / "boundary.py"

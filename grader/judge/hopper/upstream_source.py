@@ -13,8 +13,8 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from grader.errors import UsageError
 from grader.judge.upstream import Pin, UnavailableError, obtain, print_unpacked
+from grader.machine import MachineError
 
 FLASH_ATTN_4 = Pin(
     project="flash-attn-4",
@@ -54,20 +54,20 @@ def load_clone() -> Mapping[str, str]:
 
     Raises:
         UnavailableError: $GRADE_FLASH_ATTENTION names no clone.
-        UsageError: it names a folder that isn't one of flash-attention.
+        MachineError: it names a folder that isn't one of flash-attention.
     """
     named = os.environ.get(CLONE_VARIABLE, "")
     if not named:
         raise UnavailableError(f"needs a clone of flash-attention, whose path {CLONE_VARIABLE} would name")
     folder = Path(named) / CLONE_FOLDER
     if not folder.is_dir():
-        raise UsageError(
+        raise MachineError(
             f"{CLONE_VARIABLE} is {named!r}, which has no folder {CLONE_FOLDER}/.",
             hint="Let it name the top folder of a clone of flash-attention, or unset it.",
         )
     paths = [path for path in sorted(folder.iterdir()) if path.suffix in CLONE_SUFFIXES and path.is_file()]
     if sum(path.stat().st_size for path in paths) > MAX_TEXT_BYTES:
-        raise UsageError(f"{folder} holds more than {MAX_TEXT_BYTES >> 20} MiB of source.")
+        raise MachineError(f"{folder} holds more than {MAX_TEXT_BYTES >> 20} MiB of source.")
     return {f"{CLONE_FOLDER}/{path.name}": path.read_text(encoding="utf-8", errors="replace") for path in paths}
 
 
