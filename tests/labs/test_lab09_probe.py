@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from grader.course import Course
+from grader.judge import guard
 from grader.judge.hopper import probing, schedule, zoo
 from grader.judge.hopper.probing import ANSWERED, MISTAKES
 from grader.kernels.zoo.counts import ptx_counts
@@ -201,3 +202,13 @@ def test_plans_tell_every_mistake() -> None:
         assert any(mistake.answer(race) != schedule.makespan(race) for race in races), mistake.id
     for mistake in schedule.CYCLE_MISTAKES:
         assert any(mistake.answer(step) != schedule.cycles(step) for step in steps), mistake.id
+
+
+def test_probe_that_hangs_is_stopped_after_a_call_not_after_a_compilation() -> None:
+    lab = COURSE.lab(LAB)
+    probes = [spec for name, spec in lab.checks.items() if name.startswith("probe-")]
+    assert len(probes) == 7
+    for spec in probes:
+        assert (spec.timeout_s or lab.limits.call_s) <= 20
+        # The first run on a machine compiles the kernels meanwhile.
+        assert guard.budget_s(spec, lab.limits) >= 400

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
+import json
 import os
+import shutil
+import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
 
 from grader.course import Course
+from grader.judge.png import SIGNATURE
 from grader.judge.seeds import Seeds
 from grader.report.model import CheckResult, Status
 from grader.session import GradeRequest, grade
@@ -46,6 +53,51 @@ def test_text_of_a_worked_capstone_is_whole(option: str) -> None:
 @pytest.mark.parametrize("option", OPTIONS)
 def test_worked_capstone_loses_nothing_without_a_gpu(option: str) -> None:
     assert lost(graded(option, None)) == {}
+
+
+def changed(folder: Path, check: str) -> CheckResult:
+    """One check of the capstone in `folder`."""
+    request = GradeRequest(COURSE, LAB, folder, device="cpu", checks=frozenset({check}), seeds=SEEDS)
+    return next(found for found in grade(request).checks if found.id == check)
+
+
+def test_picture_that_its_reader_refuses_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    folder = Path(shutil.copytree(COURSE.solution_dir(LAB) / "E", tmp_path / "E"))
+    digest = hashlib.sha256((folder / "benchmark.csv").read_bytes()).hexdigest()
+    # A row filter that doesn't exist, before pixels that look like a plot's.
+    rows = b"".join(b"\x09" + bytes(x == y or x % 9 == 0 for x in range(400)) for y in range(300))
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", 400, 300, 8, 0, 0, 0, 0)),
+        (b"tEXt", f"Source\0benchmark.csv sha256:{digest}".encode()),
+        (b"IDAT", zlib.compress(rows)),
+        (b"IEND", b""),
+    )
+    parts = (
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
+    )
+    (folder / "benchmark.png").write_bytes(SIGNATURE + b"".join(parts))
+    found = changed(folder, "plot")
+    assert found.status is Status.FAIL
+    assert found.message.startswith("benchmark.png can't be read as a picture")
+
+
+def test_report_with_easy_rows_in_front_is_run_at_the_shapes_of_the_manifest(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(COURSE.solution_dir(LAB) / "E", tmp_path / "E"))
+    file = folder / "correctness_report.json"
+    report = json.loads(file.read_text())
+    easy = [copy.deepcopy(report["rows"][0]) for _ in range(6)]
+    for number, row in enumerate(easy):
+        row["shape"] |= {"name": f"easy-{number}", "batch": 1, "seq_q": 8, "seq_k": 8}
+    for row in report["rows"]:
+        row["errors"] = {name: 0.9 * allowed for name, allowed in row["tolerances"].items()}
+    report["rows"] = easy + report["rows"]
+    file.write_text(json.dumps(report))
+    found = changed(folder, "report-again")
+    if found.status is Status.SKIPPED:
+        pytest.skip(found.message)
+    assert found.diagnosis is not None
+    assert found.diagnosis.id == "report-not-reproduced"
 
 
 def test_table_of_waves_in_the_readme_is_what_its_script_prints() -> None:

@@ -14,6 +14,8 @@ from grader.judge.capstone.checks import need, read_manifest, read_table, refuse
 from grader.judge.capstone.figures import FigureError
 from grader.judge.png import PngError
 from grader.profiles import HardwareProfile
+from grader.report.text import one_line
+from grader.sandbox.failures import SubmissionRaised
 
 if TYPE_CHECKING:
     from grader.judge.recorder import Judge
@@ -110,7 +112,14 @@ def _judge_likeness(judge: Judge, submission: Submission, raw: bytes, csv_bytes:
     files = {f"{figures.COURSE_MODULE}.py": course_file}
     pictures = (np.frombuffer(raw, dtype=np.uint8), redrawn)
     with open_worker(submission.lab, submission.isolation, "numpy", files) as worker:
-        grids = [worker.call("thumbnail", png, figures.GRID, module=figures.COURSE_MODULE) for png in pictures]
+        grids = []
+        for what, png in zip((figures.FILE, f"what {figures.MODULE}.py draws"), pictures, strict=True):
+            try:
+                grids.append(worker.call("thumbnail", png, figures.GRID, module=figures.COURSE_MODULE))
+            except SubmissionRaised as raised:
+                # The course's reader refuses the picture: it's the picture that is at fault, not a line of the reader.
+                reason = one_line(f"{raised.type_name}: {raised.text}")[:200]
+                refuse(judge, "plot-unreadable", f"{what} can't be read as a picture ({reason}); save it anew.")
     likeness = figures.alike(*grids)
     judge.measure("likeness", round(likeness, 3))
     if likeness < judge.thresholds["likeness"]:
