@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import io
 import os
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def files_of(course: Course, option: str) -> dict[str, str]:
 
 def addition(name: str, text: str) -> str:
     """A patch that adds one file."""
-    return "".join(difflib.unified_diff([], text.splitlines(keepends=True), "/dev/null", f"b/{name}"))
+    return "".join(difflib.unified_diff([], io.StringIO(text, newline="\n").readlines(), "/dev/null", f"b/{name}"))
 
 
 def lay_out(course: Course, option: str, folder: Path) -> list[str]:

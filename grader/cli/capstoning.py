@@ -118,7 +118,7 @@ def _rows(path: ChangedPath, seed: int) -> CapstoneReport:
     shapes = [shape for shape in path.capstone.shapes if path.runs_here(shape)]
     left_out = [shape.name for shape in path.capstone.shapes if shape not in shapes]
     if left_out:
-        say(f"left out, too large for Triton's interpreter: {', '.join(left_out)}; run this on a GPU")
+        say(f"left out, too large to be tested here: {', '.join(left_out)}; {harness.room(path.capstone)}")
     if not shapes:
         raise UsageError("No shape of capstone.toml can be tested here.", hint="Add a small one with timed = false.")
     rows = []

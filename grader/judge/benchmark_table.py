@@ -17,6 +17,8 @@ from grader.profiles import HardwareProfile
 from grader.report.model import Diagnosis
 
 MAX_ROWS = 5000
+MAX_SIZE = 1 << 30
+"""Of a shape's numbers."""
 MIN_INK, MIN_DISTINCT_ROWS = 0.002, 30
 
 
@@ -117,7 +119,7 @@ def judge_benchmark(
 def read_table(judge: Judging, text: bytes, columns: Columns) -> list[Row]:
     """The rows; fails naming the line, the column and what was found."""
     try:
-        reader = csv.DictReader(io.StringIO(text.decode("utf-8"), newline=""))
+        reader = csv.DictReader(io.StringIO(text.decode("utf-8-sig"), newline=""))
         raw = [row for row, _ in zip(reader, range(MAX_ROWS), strict=False)]
     except (UnicodeDecodeError, csv.Error) as error:
         fail(judge, "benchmark-malformed", f"{columns.file} is not a CSV file in UTF-8: {error}.")
@@ -133,10 +135,21 @@ def _row(judge: Judging, line: int, cells: dict[str, str], columns: Columns) -> 
     words = {name: str(cells[name] or "").strip() for name in columns.words}
     timed = words["correct"] == "yes" or any((cells[name] or "").strip() for name in columns.times)
     numbers = {name: _number(judge, f"{columns.file}:{line}", name, cells[name]) for name in columns.numbers}
+    for name in columns.numbers:
+        if name not in ERRORS and not (numbers[name] <= MAX_SIZE and numbers[name].is_integer()):
+            shown = repr((cells[name] or "")[:40])
+            fail(
+                judge,
+                "benchmark-malformed",
+                f"{columns.file}:{line}: `{name}` is {shown}, expected a whole number >= 0.",
+            )
     times = (
         {name: _number(judge, f"{columns.file}:{line}", name, cells[name]) for name in columns.times} if timed else None
     )
-    return Row(columns, line, words, numbers, times)
+    row = Row(columns, line, words, numbers, times)
+    if times is not None and times["median_ms"] <= 0:
+        fail(judge, "benchmark-malformed", f"{row.place}: median_ms is 0.")
+    return row
 
 
 def _number(judge: Judging, place: str, column: str, cell: str | None) -> float:
@@ -151,7 +164,7 @@ def _number(judge: Judging, place: str, column: str, cell: str | None) -> float:
 
 
 def judge_tested(judge: Judging, row: Row) -> None:
-    """Fail unless a row with a time has a passed test, enough repeats and a median."""
+    """Fail unless a row with a time has a passed test and enough repeats."""
     if row.times is None:
         return
     if row.words["correct"] != "yes" or row.numbers["max_error"] > row.numbers["allowed_error"]:
@@ -167,8 +180,6 @@ def judge_tested(judge: Judging, row: Row) -> None:
         fail(
             judge, "benchmark-malformed", f"{row.place}: {row.times['repeats']:g} repeats, expected at least {least:g}."
         )
-    if row.times["median_ms"] <= 0:
-        fail(judge, "benchmark-malformed", f"{row.place}: median_ms is 0.")
 
 
 def judge_rate(judge: Judging, row: Row, profiles: Sequence[HardwareProfile]) -> None:

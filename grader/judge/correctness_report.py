@@ -189,7 +189,7 @@ def plain_data(raw: bytes) -> Any:
     if len(raw) > MAX_BYTES:
         raise ReportError(f"the file is larger than {MAX_BYTES} bytes")
     try:
-        return json.loads(raw.decode("utf-8"))
+        return json.loads(raw.decode("utf-8-sig"))
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ReportError(f"it isn't JSON ({str(error)[:200]})") from None
 

@@ -16,7 +16,7 @@ def read_table(raw: bytes, *, max_bytes: int, error: type[ValueError]) -> dict[s
     if len(raw) > max_bytes:
         raise error(f"it is larger than {max_bytes} bytes")
     try:
-        table = tomllib.loads(raw.decode("utf-8"))
+        table = tomllib.loads(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as fault:
         raise error("it isn't a TOML file in UTF-8") from fault
     if table.get("format_version") != 1:

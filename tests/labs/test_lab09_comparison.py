@@ -348,6 +348,25 @@ TABLES: dict[str, tuple[str, Callable[[dict[str, str]], object]]] = {
 }
 
 
+@pytest.mark.parametrize(
+    "change", [{"seqlen": "1e300"}, {"head_dim": "64.5"}, {"batch": "1e10"}, {"median_ms": "0", "tflops": "0"}]
+)
+def test_a_table_with_sizes_or_times_that_are_none_is_malformed(change: dict[str, str]) -> None:
+    table = made_up(lambda row: row.update(change))
+    for check_id, run in (
+        ("comparison-ratios", lambda j: bench_table.judge_table(j, table, PROFILES)),
+        ("comparison-roofline", lambda j: bench_table.judge_roofline(j, table, PROFILES)),
+        ("comparison-lengths", lambda j: bench_table.judge_gain(j, table)),
+    ):
+        assert diagnosis(check_id, run) == "benchmark-malformed"
+
+
+def test_an_answer_too_large_for_a_float_is_no_number() -> None:
+    for value in (10**400, float("inf"), float("nan"), True, "1"):
+        run = lambda j, value=value: analysis.Answers(j, {}).number({"fa4": value}, "fa4", "here")  # noqa: E731
+        assert diagnosis("comparison-ratios", run) == "analysis-missing"
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_that_cannot_be_is_refused_by_name(name: str) -> None:
     which, change = TABLES[name]
@@ -369,6 +388,8 @@ def test_a_table_with_a_gap_is_incomplete() -> None:
     assert cut != made_up()
     run = lambda j: bench_table.judge_table(j, cut, PROFILES)  # noqa: E731
     assert diagnosis("comparison-ratios", run) == "benchmark-incomplete"
+    run = lambda j: bench_table.judge_roofline(j, cut, PROFILES)  # noqa: E731
+    assert diagnosis("comparison-roofline", run) == "benchmark-incomplete"
     run = lambda j: bench_table.judge_gain(j, cut)  # noqa: E731
     assert diagnosis("comparison-lengths", run) == "benchmark-incomplete"
 

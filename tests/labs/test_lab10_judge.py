@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
+import json
+import re
 import struct
 import subprocess
 import zlib
@@ -14,6 +17,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from grader.capstones.layout import addition
 from grader.judge.capstone import (
     audit,
     benchmark,
@@ -55,6 +59,9 @@ MASKS = (
     "blocks:8:1/3/6",
     "causal+blocks:8:1/3/7",
 )
+
+
+MEASURED = benchmark.MEASURED_TIMES
 
 
 def reference() -> Capstone:
@@ -293,6 +300,14 @@ def test_readme_of_hostile_bytes_is_refused_in_words(raw: bytes) -> None:
         ("inf", 1e308, False),
         ("", 1.0, False),
         ("1e999999999", 1.0, False),
+        (f"1e{'9' * 5000}", 1.0, False),
+        ("1,024,000", 1024000.0, True),
+        ("5.3 000", 5.3, False),
+        ("5\u00a0300", 5.0, False),
+        ("1,5", 1.0, False),
+        ("1,5", 15.0, False),
+        ("1.5 ms (n = 30)", 1.5, True),
+        ("1.5 ± 0.1", 1.5, True),
     ],
 )
 def test_fits_holds_to_the_digits_shown(cell: str, value: float, right: bool) -> None:
@@ -308,14 +323,16 @@ def test_cells_are_read_of_tables_with_a_shape() -> None:
 
 def test_judge_cells_refuses_strange_columns_and_other_numbers() -> None:
     def figure(shape: str, column: str) -> float | str | None:
-        return {"median_ms": 1.5, "dtype": "float16"}.get(column)
+        return {"median_ms": 1.5, "before median_ms": 1.5, "dtype": "float16"}.get(column)
 
-    assert readme.judge_cells([Cell("a", "median_ms", "1.5"), Cell("a", "dtype", "float16")], figure, 1) == 2
+    assert readme.judge_cells([Cell("a", "median_ms", "1.5"), Cell("a", "dtype", "float16")], figure, 1, MEASURED) == 2
     for cell, why in ((Cell("a", "speed", "1"), "no figure"), (Cell("a", "median_ms", "1.6"), "has 1.5")):
         with pytest.raises(ReadmeError, match=why):
-            readme.judge_cells([cell], figure, 1)
+            readme.judge_cells([Cell("a", "before median_ms", "1.5"), cell], figure, 1, MEASURED)
     with pytest.raises(ReadmeError, match="no table"):
-        readme.judge_cells([Cell("a", "median_ms", "1.5")], figure, 2)
+        readme.judge_cells([Cell("a", "median_ms", "1.5")], figure, 2, MEASURED)
+    with pytest.raises(ReadmeError, match="a measured one"):
+        readme.judge_cells([Cell("a", "dtype", "float16")], figure, 1, MEASURED)
 
 
 def test_names_asks_for_the_word_by_itself() -> None:
@@ -326,6 +343,47 @@ def test_names_asks_for_the_word_by_itself() -> None:
     assert not readme.mentions("see unbanded.py", "banded.py")
 
 
+def test_files_with_a_byte_order_mark_are_read() -> None:
+    mark = b"\xef\xbb\xbf"
+    raw = (REFERENCE / manifest.FILE).read_bytes()
+    assert manifest.read(mark + raw) == manifest.read(raw)
+    text = (REFERENCE / readme.FILE).read_bytes()
+    text = text[text.index(b"## What") :]
+    assert readme.sections(readme.text_of(mark + text)) == readme.sections(readme.text_of(text))
+    diff = (REFERENCE / patch.FILE).read_bytes()
+    assert patch.parse(mark + diff) == patch.parse(diff)
+    table = (REFERENCE / benchmark.FILE).read_bytes()
+    assert benchmark.read(mark + table, reference()) == benchmark.read(table, reference())
+    report = (REFERENCE / "correctness_report.json").read_bytes()
+    assert read_report(mark + report) == read_report(report)
+
+
+@pytest.mark.parametrize("bound", ["nan", "inf", "-inf"])
+def test_claim_whose_bound_is_no_number_is_refused(bound: str) -> None:
+    raw = re.sub(rb"(?m)^at_least = .*$", f"at_least = {bound}".encode(), (REFERENCE / manifest.FILE).read_bytes())
+    with pytest.raises(ManifestError, match="at_least"):
+        manifest.read(raw)
+
+
+@pytest.mark.parametrize("inside", ["\x0c", "\u2028", "\x85", "\x1c"])
+def test_patch_of_lines_with_other_breaks_inside_is_read(inside: str) -> None:
+    text = f'"""One{inside}line."""\nx = 1\n'
+    added = addition("new.py", text)
+    assert patch.apply(patch.parse(added.encode()), {}) == {"new.py": text}
+
+
+def test_patch_whose_docstring_is_another_makes_other_code() -> None:
+    run = "exec(__doc__)\n"
+    assert patch.same_code("m.py", f'"""x = 1"""\n{run}', f'"""x = 1"""  # so\n\n{run}')
+    assert not patch.same_code("m.py", f'"""x = 1"""\n{run}', f'"""x = 2"""\n{run}')
+    assert not patch.changes_something("m.py", '"""Old."""\n', '"""New."""\n')
+
+
+def test_patch_of_comments_that_never_end_takes_no_time() -> None:
+    assert not patch.changes_something("a.cu", "x;" + "/*a" * 300_000, "x;/*")
+    assert patch.changes_something("a.cu", "x; /* a */ y;", "x; /* a */ z;")
+
+
 # The benchmark
 
 
@@ -333,7 +391,7 @@ def rows() -> list[str]:
     return (REFERENCE / benchmark.FILE).read_text().splitlines(keepends=True)
 
 
-@pytest.mark.parametrize("cell", ["nan", "inf", "-1", "", "1e400", "0x10", "\x1b[31m1", "=1+1", "1" * 5000])
+@pytest.mark.parametrize("cell", ["nan", "inf", "-1", "", "0", "1e400", "0x10", "\x1b[31m1", "=1+1", "1" * 5000])
 def test_table_refuses_cells_that_are_no_number(cell: str) -> None:
     lines = rows()
     median = lines[1].rstrip("\n").split(",")
@@ -349,8 +407,12 @@ def test_table_refuses_cells_that_are_no_number(cell: str) -> None:
     assert "median_ms" in str(caught.value)
 
 
+FLOOD = ",".join(tables.TIMES).encode() + b"\n" + b"a\n" * 500_000
+
+
 @pytest.mark.parametrize(
-    "raw", [b"", b"\xff", b"a,b\n1,2\n", b"x" * (benchmark.MAX_BYTES + 1), b'"' * 200_000, b"\x00" * 100]
+    "raw",
+    [b"", b"\xff", b"a,b\n1,2\n", b"x" * (benchmark.MAX_BYTES + 1), b'"' * 200_000, b"\x00" * 100, FLOOD],
 )
 def test_table_of_hostile_bytes_is_refused_in_words(raw: bytes) -> None:
     with pytest.raises(BenchmarkError) as caught:
@@ -363,6 +425,33 @@ def test_table_line_with_too_few_cells_is_named() -> None:
     lines[2] = "n256,1\n"
     with pytest.raises(BenchmarkError, match=r"benchmark\.csv:3 has another number"):
         benchmark.read("".join(lines).encode(), reference())
+
+
+@pytest.mark.parametrize(("column", "cell"), [("inputs", "tame"), ("seed", "77"), ("rotary_base", "3")])
+def test_audit_table_of_other_inputs_is_of_another_shape(column: str, cell: str) -> None:
+    folder = REFERENCE.parent / "C"
+    capstone = manifest.read((folder / manifest.FILE).read_bytes())
+    rows = list(csv.DictReader(io.StringIO((folder / benchmark.FILE).read_text(), newline="")))
+    for told in ({}, {column: cell}):
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, list(rows[0]))
+        writer.writeheader()
+        writer.writerows([rows[0] | told, *rows[1:]])
+        if not told:
+            benchmark.read(text.getvalue().encode(), capstone)
+            continue
+        with pytest.raises(BenchmarkError, match=column) as caught:
+            benchmark.read(text.getvalue().encode(), capstone)
+        assert caught.value.kind == "benchmark-other-shape"
+
+
+def test_rates_of_a_median_next_to_nothing_do_not_follow() -> None:
+    table = benchmark.read("".join(rows()).encode(), reference())
+    key, line = next(iter(table.lines.items()))
+    figures = line.figures | {"median_ms": 1e-320, "tflops": 1.0, "gbs": 1.0}
+    broken = benchmark.Table({key: replace(line, figures=figures)}, audit=False)
+    with pytest.raises(BenchmarkError, match="tflops is"):
+        benchmark.require_arithmetic(broken, 0.005)
 
 
 def test_rates_follow_from_a_shape_worked_out_by_hand() -> None:
@@ -645,6 +734,22 @@ def test_disagreement_lets_honest_tables_pass_and_sees_a_factor() -> None:
 
 
 # The report
+
+
+def report_with(errors: object, tolerances: object) -> bytes:
+    report = json.loads((REFERENCE / "correctness_report.json").read_bytes())
+    report["rows"][0] |= {"errors": errors, "tolerances": tolerances}
+    return json.dumps(report).encode()
+
+
+@pytest.mark.parametrize(
+    ("errors", "tolerances"),
+    [({}, {}), ({"o": 0.0}, {}), ({"o": 0.0, "lse": 0.0}, {"o": 1.0}), ({"lse": 0.0}, {"lse": 1.0})],
+)
+def test_report_of_tensors_without_a_tolerance_is_refused_in_words(errors: object, tolerances: object) -> None:
+    assert read_report(report_with({"o": 0.0}, {"o": 1.0})).follows == "pass"
+    with pytest.raises(ReportError, match="same tensors"):
+        read_report(report_with(errors, tolerances))
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b"[" * 100_000, b"\xff", b'{"format_version": 1}', b"NaN"])

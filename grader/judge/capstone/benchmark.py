@@ -10,15 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grader.judge.capstone import tables
-from grader.judge.capstone.manifest import Capstone, CapstoneShape
+from grader.judge.capstone.manifest import MAX_SHAPES, Capstone, CapstoneShape
 from grader.judge.csv_file import TableError, read_rows
 from grader.profiles import HardwareProfile
 
 FILE = "benchmark.csv"
 MAX_BYTES = 4 << 20
+MAX_ROWS = 2 * MAX_SHAPES
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float8_e4m3": 1}
 PEAK_OF = {"float8_e4m3": "float8"}
 VARIANTS = ("before", "after")
+MEASURED_TIMES = ("median_ms", "speedup", "tflops", "gbs")
+MEASURED_ERRORS = ("p50", "p90", "p99", "max")
 
 
 class BenchmarkError(ValueError):
@@ -80,6 +83,11 @@ class Table:
                 found.append(name)
         return found
 
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Columns that hold what was found out; the others say of what."""
+        return MEASURED_ERRORS if self.audit else MEASURED_TIMES
+
     def figure(self, shape: str, column: str) -> float | str | None:
         """What a README's table or a claim may say of a shape; see `readme`."""
         if column == "speedup" and not self.audit:
@@ -115,7 +123,7 @@ def read(raw: bytes, capstone: Capstone) -> Table:
     audit = capstone.path.measures == "errors"
     columns = tables.ERRORS if audit else tables.TIMES
     try:
-        rows = read_rows(raw, columns, max_bytes=MAX_BYTES)
+        rows = read_rows(raw, columns, max_bytes=MAX_BYTES, max_rows=MAX_ROWS)
     except TableError as error:
         raise BenchmarkError("benchmark-malformed", f"{FILE}: {str(error)[:600]}.") from None
     lines: dict[tuple[str, str], Line] = {}
@@ -138,7 +146,8 @@ def _line(number: int, words: dict[str, str], capstone: Capstone) -> Line:
             f"{FILE}:{number}: {words['shape'][:40]!r} is no timed shape of capstone.toml.",
         )
     told = shape.model_dump()
-    for name in tables.SHAPE[1:]:
+    audit = capstone.path.measures == "errors"
+    for name in (*tables.SHAPE[1:], *(("inputs",) if audit else ())):
         same = words[name] == str(told[name]) if name != "mask" else words[name] == shape.mask
         if not same:
             raise BenchmarkError(
@@ -146,7 +155,6 @@ def _line(number: int, words: dict[str, str], capstone: Capstone) -> Line:
                 f"{FILE}:{number} ({shape.name}): {name} is {words[name][:40]!r}, capstone.toml has "
                 f"{str(told[name])[:40]!r}.",
             )
-    audit = capstone.path.measures == "errors"
     variant = "" if audit else words["variant"]
     if not audit and variant not in VARIANTS:
         raise BenchmarkError(
@@ -157,6 +165,14 @@ def _line(number: int, words: dict[str, str], capstone: Capstone) -> Line:
     rates = ("tflops", "gbs") if capstone.path.measures == "kernel" else ()
     for name in (*(wanted or ("median_ms", "iqr_ms", "n")), *rates):
         line.figures[name] = _number(line, name)
+    if not audit and line.figures["median_ms"] <= 0:
+        raise BenchmarkError("benchmark-malformed", f"{line.place}: `median_ms` is 0, which was not measured.")
+    for name in ("rotary_base", "seed") if audit else ():
+        if line.figures[name] != told[name]:
+            raise BenchmarkError(
+                "benchmark-other-shape",
+                f"{line.place}: {name} is {words[name][:40]!r}, capstone.toml has {told[name]!r}.",
+            )
     for name in ("tflops", "gbs"):
         if capstone.path.measures == "call" and words[name]:
             raise BenchmarkError(
@@ -203,8 +219,8 @@ def require_whole(table: Table, capstone: Capstone, min_shapes: int, min_samples
             raise BenchmarkError(
                 "benchmark-one-sample", f"{line.place}: {count:g} {what}, expected {min_samples} or more."
             )
-        if not table.audit and (line.figures["median_ms"] <= 0 or line.figures["iqr_ms"] <= 0):
-            raise BenchmarkError("benchmark-one-sample", f"{line.place}: a median or a spread of 0 was not measured.")
+        if not table.audit and line.figures["iqr_ms"] <= 0:
+            raise BenchmarkError("benchmark-one-sample", f"{line.place}: a spread of 0 was not measured.")
     _require_machine(table)
 
 
@@ -244,7 +260,7 @@ def _require_rates(line: Line, rel: float) -> None:
         ("tflops", count / median / 1e9, f"{count} FLOPs (4 head_dim a visible pair)"),
         ("gbs", moved / median / 1e6, f"{moved} bytes (Q and O once a query head, K and V once a kv head)"),
     ):
-        if abs(line.figures[name] - want) > rel * want:
+        if not (want < math.inf and abs(line.figures[name] - want) <= rel * want):
             raise BenchmarkError(
                 "benchmark-arithmetic",
                 f"{line.place}: {name} is {line.words[name]}, but {text} in {median:g} ms are {want:.4g}.",

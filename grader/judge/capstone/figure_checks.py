@@ -91,7 +91,7 @@ def _judge_drawing(judge: Judge, submission: Submission, table: Table, csv_bytes
 
 def _series(rows: figures.Rows, columns: Sequence[str]) -> dict[str, list[float]]:
     """Column → its values; and the speed-ups, which a plot may show instead."""
-    found = {name: [float(row[name]) for row in rows if row.get(name)] for name in columns}
+    found = {name: [float(row[name]) for row in rows if (row.get(name) or "").strip()] for name in columns}
     medians = {(row.get("shape"), row.get("variant")): row.get("median_ms") for row in rows}
     found["speedup"] = [
         float(before) / float(after)

@@ -118,7 +118,7 @@ def perturbed(rows: Rows, columns: Sequence[str], rng: np.random.Generator) -> R
     """The table with other numbers in some columns, each by a factor of its own."""
     return [
         {
-            name: f"{float(text) * rng.uniform(1.1, 1.9):.6g}" if name in columns and text else text
+            name: f"{float(text) * rng.uniform(1.1, 1.9):.6g}" if name in columns and text.strip() else text
             for name, text in row.items()
         }
         for row in rows

@@ -106,7 +106,7 @@ class ManifestError(ValueError):
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 def _tuple(value: object) -> object:
@@ -267,7 +267,7 @@ def read(raw: bytes) -> Capstone:
     if len(raw) > MAX_BYTES:
         raise ManifestError(f"it is larger than {MAX_BYTES >> 10} KiB")
     try:
-        table: dict[str, Any] = tomllib.loads(raw.decode("utf-8"))
+        table: dict[str, Any] = tomllib.loads(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"not valid TOML: {str(error)[:200]}") from None
     try:

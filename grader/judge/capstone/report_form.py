@@ -8,9 +8,9 @@ tensors that the path has (o and lse; o alone of an audit), and `harness_version
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from grader.judge.capstone.manifest import CapstoneShape
 from grader.judge.correctness_report import MAX_ROWS, Found, Report, ReportError, plain_data, read_as
@@ -26,6 +26,12 @@ class CapstoneRow(Found):
     @property
     def place(self) -> str:
         return self.shape.name
+
+    @model_validator(mode="after")
+    def _held(self) -> Self:
+        if "o" not in self.errors or set(self.errors) != set(self.tolerances):
+            raise ValueError("`errors` and `tolerances` must be of the same tensors, o among them")
+        return self
 
 
 class CapstoneReport(Report):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
 FILE_NAME = "analysis.toml"
 MAX_BYTES = 1 << 16
+MAX_NUMBER = 1e300
 KEYS = ("format_version", "ratios", "roofline", "causal", "ablation", "crossover", "holds_from", "claims")
 CROSSOVERS = ((64, "no"), (128, "no"), (128, "yes"), (256, "no"), (256, "yes"))
 """(head_dim, causal) for which the paper shows FA3 beside cuDNN."""
@@ -84,8 +84,8 @@ class Answers:
 
     def number(self, row: Mapping[str, Any], key: str, where: str) -> float:
         value = row.get(key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
-            fail(self._judge, "analysis-missing", f"{where}: `{key}` must be a number.")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= MAX_NUMBER:
+            fail(self._judge, "analysis-missing", f"{where}: `{key}` must be a finite number.")
         return float(value)
 
     def text(self, row: Mapping[str, Any], key: str, where: str, known: Sequence[str]) -> str:

@@ -63,6 +63,12 @@ def judge_table(judge: Judging, text: bytes, profiles: Sequence[HardwareProfile]
     for row in rows:
         judge_tested(judge, row)
         judge_rate(judge, row, profiles)
+    _judge_whole(judge, rows)
+    judge.measure("rows", len(rows))
+
+
+def _judge_whole(judge: Judging, rows: Sequence[Row]) -> None:
+    """Fail unless the sweep has FA2 and a kernel of FA3's class, tested, at every length."""
     found = _tested(rows)
     for head_dim, causal in _panels():
         for length in LENGTHS:
@@ -71,12 +77,14 @@ def judge_table(judge: Judging, text: bytes, profiles: Sequence[HardwareProfile]
                 what = FA2 if not here[0] else " or ".join(FA3_CLASS)
                 place = f"seqlen {length}, head_dim {head_dim}, causal {causal}"
                 fail(judge, "benchmark-incomplete", f"{FILE_NAME} has no tested row of {what} at {place}.")
-    judge.measure("rows", len(rows))
 
 
 def judge_roofline(judge: Judging, text: bytes, profiles: Sequence[HardwareProfile]) -> None:
     """The fraction of the roofline in each row is that of its shape and time on the card; its spread is small."""
-    for row in read_table(judge, text, COLUMNS):
+    rows = read_table(judge, text, COLUMNS)
+    # Of a table of one row there is nothing to tell.
+    _judge_whole(judge, [row for row in rows if row.words["direction"] == "forward"])
+    for row in rows:
         if row.times is None:
             continue
         profile, peak = hopper(profiles, row.words["gpu"]), peak_of(row, profiles)

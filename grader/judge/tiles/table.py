@@ -50,7 +50,7 @@ def read_table(raw: bytes) -> Table:
     Raises:
         TableError: names the first thing that is wrong.
     """
-    return table_of(read_rows(raw, COLUMNS, max_bytes=MAX_FILE_BYTES))
+    return table_of(read_rows(raw, COLUMNS, max_bytes=MAX_FILE_BYTES, max_rows=len(POINTS)))
 
 
 def table_of(rows: object) -> Table:
