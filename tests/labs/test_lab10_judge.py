@@ -43,6 +43,7 @@ from grader.judge.oracle import forward_view
 from grader.judge.precision import Array, round_to
 from grader.judge.tolerance import TILINGS, emulate
 from grader.profiles import list_profiles, load_profile
+from grader.sandbox.failures import ContractViolated
 
 COURSE = Path(__file__).resolve().parents[2]
 REFERENCE = COURSE / "solutions" / "lab10_capstone" / "reference"
@@ -657,6 +658,23 @@ def audited(dtype: str, rows: int = 160, factor: float = 1.0, **changes: object)
     exact = forward_view(view)[0][0]
     o = emulate(view, TILINGS[2])[0][0]
     return one, audit.Sampled(view, exact + factor * (o - exact), exact, arrays["q"], arrays["k"], arrays["v"])
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+@pytest.mark.parametrize("strange", [np.inf, np.nan])
+def test_audit_of_inputs_that_are_not_finite_is_refused_in_words(name: str, strange: float) -> None:
+    one = shape("none", 64, 64, q_heads=1, kv_heads=1, dtype="bfloat16")
+    told = {key: round_to(np.random.default_rng(1).standard_normal((64, 32)), "bfloat16") for key in "qkvo"}
+    told = {key: value.astype(np.float32) for key, value in told.items()}
+
+    class Told:
+        def call(self, function: str, /, *args: object, **kwargs: object) -> object:
+            return told
+
+    assert audit.sample(Told(), "audit", "m", one, np.arange(64)).o.shape == (64, 32)
+    told[name][3, 2] = strange
+    with pytest.raises(ContractViolated, match=name):
+        audit.sample(Told(), "audit", "m", one, np.arange(64))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -92,6 +92,8 @@ def sample(calling: Calling, function: str, module: str, shape: CapstoneShape, r
             raise ContractViolated(f"{function}: {name} is {found}, expected float32 {size}.")
         if not np.array_equal(round_to(value, source_dtype(shape)), value):
             raise ContractViolated(f"{function}: {name} holds values that {source_dtype(shape)} can't represent.")
+        if name != "o" and not np.isfinite(value).all():
+            raise ContractViolated(f"{function}: {name} holds values that aren't finite.")
         arrays[name] = value.astype(np.float64)
     if min(float(arrays[name].std()) for name in ("q", "k", "v")) == 0.0:
         raise ContractViolated(f"{function}: q, k or v is constant.")
