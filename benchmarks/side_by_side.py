@@ -26,11 +26,17 @@ def run(
 
     Returns:
         name → exit code.
+
+    Raises:
+        ValueError: there are jobs and no device.
     """
     free: queue.Queue[str] = queue.Queue()
     for _ in range(on_each):
         for device in devices:
             free.put(device)
+    if jobs and free.empty():
+        # Each job would wait for a device that never comes.
+        raise ValueError("no GPU to run on: nvidia-smi lists none")
     at_once = min(len(jobs), free.qsize()) or 1
     threads = max(1, (os.cpu_count() or 1) // at_once)
 

@@ -53,6 +53,11 @@ def test_run_without_jobs_does_nothing() -> None:
     assert side_by_side.run({}, [], print, on_each=1) == {}
 
 
+def test_run_without_a_device_says_so_and_does_not_wait() -> None:
+    with pytest.raises(ValueError, match="no GPU"):
+        side_by_side.run({"one": ["-c", ""]}, [], print, on_each=2)
+
+
 @pytest.mark.parametrize("cores", [1, 16, 32, 512])
 @pytest.mark.parametrize("name", reference_grades.LABS)
 def test_dealt_has_every_check_that_is_not_timed_once(name: str, cores: int) -> None:
