@@ -38,14 +38,15 @@ def draw(path: Path, plan: BenchPlan, rows: Sequence[Row], title: str) -> bool:
     grid = list(itertools.product(plan.y, panels))
     wide = len(panels) if plan.panels else len(plan.y)
     high = len(grid) // wide
-    figure, axes = plt.subplots(high, wide, figsize=(4.4 * wide, 3.8 * high), squeeze=False)
+    figure, axes = plt.subplots(high, wide, figsize=(4.4 * wide, 3.8 * high), squeeze=False, layout="constrained")
     colours = {name: f"C{place % 10}" for place, name in enumerate(dict.fromkeys(row["kernel"] for row in timed))}
+    lines = {}
     for axis, ((column, label), panel) in zip(axes.flat, grid, strict=True):
         here = [row for row in timed if tuple(row[name] for name in plan.panels) == panel and row[column]]
         for kernel in dict.fromkeys(row["kernel"] for row in here):
             line = sorted((float(row[plan.x]), float(row[column])) for row in here if row["kernel"] == kernel)
             x, y = zip(*line, strict=True)
-            axis.plot(x, y, marker="o", color=colours[kernel], label=kernel)
+            lines[kernel] = axis.plot(x, y, marker="o", color=colours[kernel])[0]
         axis.set_xscale("log", base=2)
         if column.endswith("_ms"):
             axis.set_yscale("log")
@@ -53,9 +54,9 @@ def draw(path: Path, plan: BenchPlan, rows: Sequence[Row], title: str) -> bool:
         axis.set_ylabel(f"{label}, {timed[0]['dtype']}")
         axis.set_title(", ".join(f"{name} {value}" for name, value in zip(plan.panels, panel, strict=True)))
         axis.grid(alpha=0.3)
-    axes[0][0].legend(fontsize=8)
+    # Below the panels: inside of one it would cover a line.
+    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=len(lines), fontsize=8)
     figure.suptitle(title)
-    figure.tight_layout()
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=DPI)
     plt.close(figure)

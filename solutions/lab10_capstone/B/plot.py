@@ -11,14 +11,14 @@ def figure(rows: list[dict[str, str]]) -> Any:
 
     shapes = list(dict.fromkeys(row["shape"] for row in rows))
     drawn = Figure(figsize=(10, 4), dpi=120, layout="constrained")
-    for axis, column, label in zip(
-        drawn.subplots(1, 2), ("median_ms", "gbs"), ("ms a step", "GB/s of K, V, q and o"), strict=True
-    ):
+    axes = drawn.subplots(1, 2)
+    labels = (("median_ms", "ms a step", "%.3g"), ("gbs", "GB/s of K, V, q and o", "%.0f"))
+    for axis, (column, label, form) in zip(axes, labels, strict=True):
         for offset, variant in ((-0.2, "before"), (0.2, "after")):
             mine = {row["shape"]: float(row[column]) for row in rows if row["variant"] == variant and row[column]}
             places = [place + offset for place, shape in enumerate(shapes) if shape in mine]
             bars = axis.bar(places, list(mine.values()), 0.38, label=variant)
-            axis.bar_label(bars, fmt="%.3g", fontsize=7, padding=2)
+            axis.bar_label(bars, fmt=form, fontsize=7, padding=2)
         axis.set_xticks(range(len(shapes)), shapes, fontsize=8)
         axis.set_ylabel(label)
         axis.grid(alpha=0.3, axis="y")

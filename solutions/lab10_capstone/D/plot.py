@@ -8,6 +8,7 @@ from typing import Any
 def figure(rows: list[dict[str, str]]) -> Any:
     """A matplotlib Figure of the table's rows (column → text)."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
     table = {(row["shape"], row["variant"]): row for row in rows}
     shapes = [name for name in dict.fromkeys(row["shape"] for row in rows) if (name, "after") in table]
@@ -25,6 +26,9 @@ def figure(rows: list[dict[str, str]]) -> Any:
     rates.set_xlabel("TFLOP/s of visible pairs")
     rates.legend(fontsize=8)
     times.set_xscale("log")
+    times.xaxis.set_major_locator(FixedLocator([0.2, 0.4, 0.6, 0.8, 1.0]))
+    times.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    times.xaxis.set_minor_locator(NullLocator())
     times.set_xlabel("median time, ms")
     ratio = [float(table[name, "before"]["median_ms"]) / float(table[name, "after"]["median_ms"]) for name in shapes]
     ratios.barh(range(len(shapes)), ratio, color="C2")

@@ -21,8 +21,8 @@ def figure(rows: list[dict[str, str]]) -> Any:
         axis.bar_label(bars, fmt="%.3g", fontsize=7, padding=2)
     axis.set_yscale("log")
     axis.set_xticks(range(len(shapes)), shapes, rotation=20, ha="right", fontsize=8)
-    axis.set_ylabel("ms a forward and backward call, without the kernel")
-    axis.set_title(f"{rows[0]['hardware']}", fontsize=9)
+    axis.set_ylabel("ms, without the kernel")
+    axis.set_title(f"One forward and backward call on {rows[0]['hardware']}", fontsize=9)
     axis.grid(alpha=0.3, axis="y")
     axis.legend()
     return drawn
