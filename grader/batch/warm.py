@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from grader.course import Course
 from grader.errors import GraderError
 from grader.judge.plan import HIDDEN_FILE, PUBLIC_FILE
 from grader.judge.run import hermetic
+from grader.modules import load_module
 from grader.provenance import Provenance
 from grader.sandbox.launch import lay_ahead
 from grader.sandbox.levels import LEVELS, choose_isolation
@@ -56,14 +56,10 @@ def warm(course_root: str, labs: Sequence[str], log: Callable[[str], None]) -> P
 
 def _import(path: Path, log: Callable[[str], None]) -> None:
     """Execute a test file for what it imports; the module itself is thrown away, as every run makes its own."""
-    spec = importlib.util.spec_from_file_location(f"_warm_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
+    name = f"_warm_{path.stem}"
     try:
-        spec.loader.exec_module(module)
+        load_module(path, name)
     except Exception:  # noqa: BLE001 - test code may raise anything
         log(f"{path} can't be imported ahead:\n{traceback.format_exc()}")
     finally:
-        sys.modules.pop(spec.name, None)
+        sys.modules.pop(name, None)

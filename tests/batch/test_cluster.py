@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from batch_tools import ANSWERS, PROJECT, environment, eventually, judges_of, ru
 from grader.batch.cluster import connected
 from grader.course import Course
 from grader.errors import ExitCode
+from grader.modules import load_module
 
 pytest.importorskip("distributed")
 
@@ -98,11 +98,7 @@ def test_batch_jobs_with_a_scheduler_is_a_usage_error(course: Course, tmp_path: 
 def test_slurm_cluster_asks_for_one_thread_a_worker(gpu: bool) -> None:
     """What dask-jobqueue would submit; no Slurm is needed to write it."""
     pytest.importorskip("dask_jobqueue")
-    spec = importlib.util.spec_from_file_location("slurm_dask", PROJECT / "cluster" / "slurm_dask.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_module(PROJECT / "cluster" / "slurm_dask.py", "slurm_dask")
     with module.make_cluster(gpu=gpu, cores=4) as cluster:
         script = cluster.job_script()
     assert "#SBATCH --cpus-per-task=4" in script

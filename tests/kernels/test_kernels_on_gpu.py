@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -12,6 +11,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from grader.modules import load_module
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -42,12 +43,7 @@ print(json.dumps(inspect_kernels.run(taken, [taken["capability"]])))
 
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fa2_example", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(EXAMPLE, "fa2_example")
 
 
 def inputs() -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import sys
 import tracemalloc
@@ -18,6 +17,7 @@ import pytest
 from grader.course import Course
 from grader.judge.recorder import Judge, Verdict
 from grader.judge.seeds import Seeds
+from grader.modules import load_module
 from grader.report.model import Status
 from grader.sandbox.failures import SubmissionRaised
 
@@ -101,17 +101,11 @@ def _run_submitted(function: Callable[..., Any], args: tuple[Any, ...], kwargs: 
 
 
 def _load(path: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
     sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
     try:
-        spec.loader.exec_module(module)
+        return load_module(path, name)
     finally:
         sys.dont_write_bytecode = before
-    return module
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import pytest
 from grader.course import Course
 from grader.judge.recorder import Judge, Verdict
 from grader.judge.seeds import Seeds
+from grader.modules import load_module
 from grader.report.model import Status
 from grader.sandbox.failures import SubmissionRaised
 from grader.sandbox.hosting import HostRefusal
@@ -82,16 +83,6 @@ class InProcess:
         return path.read_bytes() if path.exists() else None
 
 
-def _load(path: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @dataclass(frozen=True)
 class Outcome:
     """How one case of a check ended; `error` is an exception of the judge's own."""
@@ -107,7 +98,7 @@ def run_checks(folder: Path, only: str = "", secret: bytes = b"lab03") -> list[O
     outcomes = []
     submission = InProcess(folder)
     for file in ("test_public", "test_hidden"):
-        module = _load(COURSE.assignment_dir(LAB_ID) / f"{file}.py", f"lab03_{file}")
+        module = load_module(COURSE.assignment_dir(LAB_ID) / f"{file}.py", f"lab03_{file}")
         for name, test in list(vars(module).items()):
             marks = getattr(test, "pytestmark", [])
             check_id = next((mark.args[0] for mark in marks if mark.name == "check"), "")

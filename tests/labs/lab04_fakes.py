@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from grader.judge.gpu_basics import occupancy, requests, warps
 from grader.judge.recorder import Judge, Verdict
 from grader.judge.seeds import Seeds
 from grader.kernels.cuda import CudaLaunch, CudaResult
+from grader.modules import load_module
 from grader.profiles import load_profile
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,12 +117,7 @@ def occupancy_mistake(mistake: Any) -> Answers:
 
 def _module(file: str) -> ModuleType:
     path = COURSE.assignment_dir(LAB_ID) / f"{file}.py"
-    spec = importlib.util.spec_from_file_location(f"lab04_{file}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(path, f"lab04_{file}")
 
 
 def tests_of(check_id: str) -> Iterator[tuple[str, Callable[..., None], dict[str, Any]]]:

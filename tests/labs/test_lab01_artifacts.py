@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 import sys
 import tomllib
@@ -18,6 +17,7 @@ from grader.course import Course
 from grader.judge.recorder import Judge, Verdict
 from grader.judge.roofline import notebook, plot, prediction, table
 from grader.judge.seeds import Seeds
+from grader.modules import load_module
 from grader.profiles import list_profiles, load_profile
 from grader.report.model import Status
 
@@ -40,17 +40,11 @@ def judge_of(check_id: str) -> Judge:
 
 def provided(name: str) -> ModuleType:
     """A module of the student's folder."""
-    spec = importlib.util.spec_from_file_location(f"lab01_{name}", REFERENCE / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
     sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
     try:
-        spec.loader.exec_module(module)
+        return load_module(REFERENCE / f"{name}.py", f"lab01_{name}")
     finally:
         sys.dont_write_bytecode = before
-    return module
 
 
 # The provided files

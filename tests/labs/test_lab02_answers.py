@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from grader.judge import memo
+from grader.modules import load_module
 from grader.mutants import Mistake, Variant, load_mistakes, load_variants, materialise
 from grader.report.model import Kind, Status
 from grader.sandbox.levels import choose_isolation
@@ -19,13 +18,7 @@ from grader.session import GradeRequest, grade
 
 def _inprocess() -> ModuleType:
     path = Path(__file__).with_name("lab02_inprocess.py")
-    spec = importlib.util.spec_from_file_location("lab02_inprocess", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["lab02_inprocess"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_module(path, "lab02_inprocess")
 
 
 lab02 = _inprocess()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +11,7 @@ import pytest
 
 from grader.judge.tiles import forms, outputs, runs
 from grader.judge.tiles.machine import Case, Machine
+from grader.modules import load_module
 from grader.mutants import Mistake, Variant, load_mistakes, load_variants, materialise
 from grader.report.model import Status
 from grader.sandbox.levels import choose_isolation
@@ -21,13 +20,7 @@ from grader.session import GradeRequest, grade
 
 def _inprocess() -> ModuleType:
     path = Path(__file__).with_name("lab03_inprocess.py")
-    spec = importlib.util.spec_from_file_location("lab03_inprocess", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["lab03_inprocess"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_module(path, "lab03_inprocess")
 
 
 lab03 = _inprocess()
@@ -255,7 +248,7 @@ def test_paper_setting_is_what_the_handout_prints() -> None:
 
 
 def test_case_of_the_checks_is_ragged_where_it_says() -> None:
-    hidden = lab03._load(lab03.COURSE.assignment_dir(lab03.LAB_ID) / "test_hidden.py", "lab03_hidden")
+    hidden = load_module(lab03.COURSE.assignment_dir(lab03.LAB_ID) / "test_hidden.py", "lab03_hidden")
     for seed in range(40):
         rng = np.random.default_rng(seed)
         for kind in hidden.KINDS:

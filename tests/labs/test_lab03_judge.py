@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -18,6 +17,7 @@ from grader.judge.tiles import forms, models, moves, notes, outputs, runs, table
 from grader.judge.tiles.forms import FA1, FA2, FUNCTIONS, STANDARD, Setting
 from grader.judge.tiles.machine import REFUSALS, Machine
 from grader.judge.tiles.replay import replay
+from grader.modules import load_module
 from grader.sandbox.hosting import HostRefusal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,12 +25,7 @@ REFERENCE = Course(ROOT).solution_dir("lab03_fa1_io") / "reference"
 
 
 def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"lab03_reference_{name}", REFERENCE / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(REFERENCE / f"{name}.py", f"lab03_reference_{name}")
 
 
 fa1, local = load("fa1"), load("machine")
@@ -144,12 +139,7 @@ def test_mistaken_forms_differ_from_the_right_one_and_from_each_other(name: str)
 
 def load_hidden() -> ModuleType:
     path = ROOT / "assignments" / "lab03_fa1_io" / "test_hidden.py"
-    spec = importlib.util.spec_from_file_location("lab03_hidden_checks", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(path, "lab03_hidden_checks")
 
 
 def test_right_forms_are_explained_by_no_mistake_of_the_mask() -> None:

@@ -17,18 +17,12 @@ from grader.judge.gpu_basics import code, ncu, runs
 from grader.judge.recorder import Verdict
 from grader.kernels import cuda
 from grader.kernels.cuda import CudaBuild, CudaKernel
+from grader.modules import load_module
 from grader.report.model import Status
 
 
 def _load(name: str) -> ModuleType:
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[name]
+    return sys.modules.get(name) or load_module(Path(__file__).with_name(f"{name}.py"), name)
 
 
 fakes = _load("lab04_fakes")
@@ -371,12 +365,7 @@ def test_capture_without_ncu_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def launcher() -> ModuleType:
     path = fakes.COURSE.starter_dir(fakes.LAB_ID) / "launch.py"
-    spec = importlib.util.spec_from_file_location("lab04_launch", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(path, "lab04_launch")
 
 
 def test_launcher_measures_what_the_grader_expects() -> None:

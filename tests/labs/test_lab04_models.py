@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,20 +12,10 @@ import pytest
 
 from grader.judge.gpu_basics import ncu, occupancy, requests, warps
 from grader.judge.recorder import Verdict
+from grader.modules import load_module
 from grader.profiles import load_profile
 
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-fakes = _load("lab04_fakes")
+fakes = load_module(Path(__file__).with_name("lab04_fakes.py"), "lab04_fakes")
 
 
 # Requests

@@ -3,9 +3,7 @@ warily."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -32,6 +30,7 @@ from grader.judge.anatomy import (
 from grader.judge.anatomy.calls import Call, dense
 from grader.judge.recorder import Judge
 from grader.judge.upstream import UnavailableError
+from grader.modules import load_module
 from grader.report.model import Status
 from grader.sandbox.failures import Crashed
 from grader.sandbox.levels import choose_isolation
@@ -46,13 +45,7 @@ REFERENCE = COURSE.solution_dir(LAB_ID) / "reference"
 
 def _hidden_tests() -> ModuleType:
     path = COURSE.assignment_dir(LAB_ID) / "test_hidden.py"
-    spec = importlib.util.spec_from_file_location("lab05_hidden", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["lab05_hidden"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_module(path, "lab05_hidden")
 
 
 hidden = _hidden_tests()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from grader.modules import load_module
 
 pytest.importorskip("triton")
 from grader.kernels.compile import KernelReport, read_reports
@@ -19,11 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def _run_cases() -> dict[str, Any]:
-    spec = importlib.util.spec_from_file_location("capture_test", Path(__file__).with_name("test_capture.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_module(Path(__file__).with_name("test_capture.py"), "capture_test")
     return dict(module.run_cases("compile"))
 
 
