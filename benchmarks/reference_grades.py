@@ -37,16 +37,16 @@ def timed(lab: Lab) -> list[str]:
 
 def dealt(lab: Lab, cores: int) -> list[list[str]]:
     """The other checks in as many groups as the machine has cores for; a group's checks run one after the other."""
-    others = [name for name in lab.checks if name not in timed(lab)]
+    others = [name for name, spec in lab.checks.items() if spec.kind is not Kind.SPEED]
     count = max(1, min(len(others), cores // (CORES_A_JOB * len(LABS))))
     return [others[first::count] for first in range(count)]
 
 
 def grade_checks(
     course: Course, lab_name: str, checks: Iterable[str], device: str, keep: Callable[[Json], None]
-) -> Json:
-    """Check → status, points, message and what was measured; `keep` is called with what is known after each."""
-    lab = course.lab(lab_name)
+) -> None:
+    """Call `keep` after each check with all that is known: check → status, points, message, a timed one's measures."""
+    lab, chosen = course.lab(lab_name), frozenset(checks)
     found: Json = {}
     start = time.perf_counter()
     # While checks run, standard output is the grading's log.
@@ -55,7 +55,7 @@ def grade_checks(
     def note(check: CheckResult) -> None:
         found[check.id] = {"status": check.status.value, "points": check.points, "of": check.max_points}
         found[check.id] |= {"message": check.message} if check.message else {}
-        found[check.id] |= {"measured": check.measured} if check.id in timed(lab) else {}
+        found[check.id] |= {"measured": check.measured} if lab.checks[check.id].kind is Kind.SPEED else {}
 
     def progress(check_id: str, result: CheckResult | None) -> None:
         if result is not None:
@@ -64,12 +64,11 @@ def grade_checks(
             print(f"{check_id}: {result.status.value}, {time.perf_counter() - start:.0f} s", file=told, flush=True)
 
     folder = course.solution_dir(lab.id) / "reference"
-    request = GradeRequest(course=course, lab_id=lab.id, submission=folder, device=device, checks=frozenset(checks))
+    request = GradeRequest(course=course, lab_id=lab.id, submission=folder, device=device, checks=chosen)
     for check in grade(request, progress=progress).checks:
-        if check.id in request.checks:  # type: ignore[operator]
+        if check.id in chosen:
             note(check)
     keep(found)
-    return found
 
 
 def summary(lab: Lab, found: Mapping[str, Any], *, on_gpu: bool) -> Json:

@@ -88,8 +88,10 @@ def test_summary_names_what_a_reference_lost_and_what_was_not_graded() -> None:
 
 def test_grades_of_labs_that_are_done_grades_only_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
+    runs: list[tuple[set[str], int]] = []
 
-    def run(jobs: Mapping[str, Sequence[str]], *_: Any, **__: Any) -> dict[str, int]:
+    def run(jobs: Mapping[str, Sequence[str]], *_: Any, on_each: int) -> dict[str, int]:
+        runs.append(({check for arguments in jobs.values() for check in arguments[3].split(",")}, on_each))
         for arguments in jobs.values():
             asked.append(list(arguments))
             Path(arguments[4]).write_text(json.dumps({name: graded("pass", 1, 1) for name in arguments[3].split(",")}))
@@ -105,6 +107,10 @@ def test_grades_of_labs_that_are_done_grades_only_the_others(monkeypatch: pytest
     assert found["lab07"]["unmet"] == found["lab08"]["unmet"] == []
     assert {arguments[2] for arguments in asked} == {"lab07", "lab08"}
     assert kept == [found]
+    # The others first and side by side, then the timed ones by themselves.
+    timed = {check for name in ("lab07", "lab08") for check in reference_grades.timed(COURSE.lab(name))}
+    assert not runs[0][0] & timed
+    assert runs[1] == (timed, 1)
 
 
 def test_grades_broken_off_keeps_what_was_graded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,7 +161,7 @@ def _line(number: int, words: dict[str, str], capstone: Capstone) -> Line:
             "benchmark-malformed", f"{FILE}:{number}: `variant` is {variant[:40]!r}, expected before or after."
         )
     line = Line(number, shape, variant, words, {})
-    wanted = ("rotary_base", "seed", "rows", "p50", "p90", "p99", "max", "tolerance") if audit else ()
+    wanted = ("rotary_base", "seed", "rows", *MEASURED_ERRORS, "tolerance") if audit else ()
     rates = ("tflops", "gbs") if capstone.path.measures == "kernel" else ()
     for name in (*(wanted or ("median_ms", "iqr_ms", "n")), *rates):
         line.figures[name] = _number(line, name)
@@ -268,7 +268,7 @@ def _require_rates(line: Line, rel: float) -> None:
 
 
 def _require_quantiles(line: Line) -> None:
-    values = [line.figures[name] for name in ("p50", "p90", "p99", "max")]
+    values = [line.figures[name] for name in MEASURED_ERRORS]
     if values != sorted(values) or values[-1] <= 0:
         raise BenchmarkError("benchmark-arithmetic", f"{line.place}: p50, p90, p99 and max don't rise.")
     want = "yes" if line.figures["max"] <= line.figures["tolerance"] else "no"

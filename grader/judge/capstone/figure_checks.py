@@ -69,13 +69,14 @@ def judge_plot(judge: Judge, submission: Submission) -> None:
 
 def _judge_drawing(judge: Judge, submission: Submission, table: Table, csv_bytes: bytes) -> None:
     rows = figures.rows_of(csv_bytes)
-    columns = ("p50", "p90", "p99", "max") if table.audit else ("median_ms", "tflops", "gbs")
-    other = figures.perturbed(rows, columns, judge.rng())
+    other = figures.perturbed(rows, table.measured, judge.rng())
     try:
         found, moved = figures.drawn(submission, rows), figures.drawn(submission, other)
     except FigureError as error:
         refuse(judge, error.kind, f"{figures.MODULE}.py: {error}.")
-    best, name = max((figures.shown_part(found, numbers), name) for name, numbers in _series(rows, columns).items())
+    best, name = max(
+        (figures.shown_part(found, numbers), name) for name, numbers in _series(rows, table.measured).items()
+    )
     judge.measure("figures_shown", round(best, 3))
     if best < judge.thresholds["shown"]:
         refuse(
@@ -84,7 +85,7 @@ def _judge_drawing(judge: Judge, submission: Submission, table: Table, csv_bytes
             f"{figures.MODULE}.py draws {best:.0%} of {name}'s values in {benchmark.FILE}, and less of any other "
             "column; expected one column whole.",
         )
-    follows = figures.shown_part(moved, _series(other, columns)[name])
+    follows = figures.shown_part(moved, _series(other, table.measured)[name])
     if follows < judge.thresholds["shown"]:
         refuse(judge, "plot-other-data", f"{figures.MODULE}.py draws the same numbers whatever table it is given.")
     if found.words < 2:

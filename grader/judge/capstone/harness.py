@@ -75,19 +75,19 @@ class ChangedPath:
             return False
         if self.worker.device != "cpu":
             return True
-        if kind == "audit":
-            return shape.elements <= CPU_ELEMENTS
-        return shape.elements <= CPU_ELEMENTS and shape.scores <= (
-            UPSTREAM_SCORES if kind == "upstream" else CPU_SCORES
-        )
+        return shape.elements <= CPU_ELEMENTS and (kind == "audit" or shape.scores <= _most_scores(kind))
+
+
+def _most_scores(kind: str) -> int:
+    """Of one shape, without a GPU."""
+    return UPSTREAM_SCORES if kind == "upstream" else CPU_SCORES
 
 
 def room(capstone: Capstone) -> str:
     """What shapes a machine can test, a phrase for messages."""
     if capstone.path.kind == "audit":
         return f"an audit's may have {AUDITED_KEYS} keys, and seq_k head_dim up to {CPU_ELEMENTS} without a GPU"
-    most = UPSTREAM_SCORES if capstone.path.kind == "upstream" else CPU_SCORES
-    return f"without a GPU batch q_heads seq_q seq_k may be {most}"
+    return f"without a GPU batch q_heads seq_q seq_k may be {_most_scores(capstone.path.kind)}"
 
 
 @contextmanager

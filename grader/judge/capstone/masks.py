@@ -233,8 +233,8 @@ def _blocks(rest: str) -> tuple[int, tuple[int, ...]]:
     if (
         not size.isascii()
         or not size.isdigit()
-        or not 1 <= int(size[:9]) <= 65536
         or len(size) > 5
+        or not 1 <= int(size) <= 65536
         or len(texts) > MAX_BLOCKS
     ):
         raise MaskError("`blocks` needs a size and its rows, as in blocks:64:1/3/6")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -207,20 +207,20 @@ def _patched(file: FilePatch, text: str) -> str:
 
 
 def changes_something(path: str, before: str, after: str) -> bool:
-    """Whether more than white space and comments differs."""
-    if path.endswith(".py"):
-        try:
-            return ast.dump(_without_docstrings(before)) != ast.dump(_without_docstrings(after))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            pass
-    return _bare(path, before) != _bare(path, after)
+    """Whether more than white space, comments and docstrings differs."""
+    return not _alike(path, before, after, _without_docstrings)
 
 
 def same_code(path: str, one: str, other: str) -> bool:
     """Whether two texts are the same but for white space and comments. Docstrings count: code can read them."""
+    return _alike(path, one, other, ast.parse)
+
+
+def _alike(path: str, one: str, other: str, parse: Callable[[str], ast.AST]) -> bool:
+    """By Python's tree where both texts have one; else by the characters that count."""
     if path.endswith(".py"):
         try:
-            return ast.dump(ast.parse(one)) == ast.dump(ast.parse(other))
+            return ast.dump(parse(one)) == ast.dump(parse(other))
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             pass
     return _bare(path, one) == _bare(path, other)

@@ -70,7 +70,7 @@ class DrawnCall:
 
     def take(self, name: str, *prefix: int) -> Array:
         """Values of input `name` in float64; `prefix` picks a slice along the first axes, e.g. (batch, head)."""
-        place = next(i for i, spec in enumerate(self.inputs) if spec.name == name)
+        place = self._place(name)
         spec = self.inputs[place]
         if spec.kind == "fixed":
             assert spec.value is not None
@@ -88,9 +88,12 @@ class DrawnCall:
         Args:
             rows: integers; the input's leading axes, flattened, number its rows.
         """
-        place = next(i for i, spec in enumerate(self.inputs) if spec.name == name)
+        place = self._place(name)
         width = self.inputs[place].shape[-1]
         return self._values(place, rows[..., None] * width + np.arange(width))
+
+    def _place(self, name: str) -> int:
+        return next(place for place, spec in enumerate(self.inputs) if spec.name == name)
 
     def _values(self, place: int, elements: Array) -> Array:
         """The values of an input at these elements, whose last axis is the input's."""
