@@ -160,6 +160,33 @@ def test_race_goes_on_while_a_threshold_lies_inside_the_interval(base: Submissio
     assert ran.attempts == 3
 
 
+@pytest.mark.parametrize(
+    ("slow_looks", "told", "looks"),
+    [([], "ok", 1), ([1], "ok", 2), ([1, 2], "ok", 3), ([1, 2, 3], "suspect", 3), ([2], "ok", 1)],
+)
+def test_race_holds_a_slowed_baseline_against_a_submission_only_if_it_lasts(
+    slow_looks: list[int], told: str, looks: int, base: Submission, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A neighbour's job that runs in the race and not before or after it, told by a clock that the test sets."""
+    taken: list[int] = []
+    alone = Track._alone
+
+    def timed(self: Track) -> tuple[float, ...]:
+        taken.append(len(taken) // 2 + 1)
+        times = alone(self)
+        return tuple(1e-9 if taken[-1] in slow_looks else 1e9 for _ in times)
+
+    monkeypatch.setattr(Track, "_alone", timed)
+    with yours(tmp_path, MATMUL) as submission:
+        ours, theirs = Contestant("yours", submission), Contestant("base", base, trusted=True)
+        rules = replace(QUICK, slowed=1.25)
+        ran = race(ours, theirs, matmul(SIZE), profile=None, rng=np.random.default_rng(0), rules=rules)
+    assert (ran.verdict, taken[-1]) == (told, looks)
+    if told == "suspect":
+        assert ran.reason.startswith("the baseline: ")
+        assert ran.reason.endswith("ms alone, each of 3 times")
+
+
 @dataclass(frozen=True)
 class GatherRows:
     """Rows of a table picked by a fixed index, and the sum of both outputs' shapes."""

@@ -121,6 +121,22 @@ def test_conclude_of_a_slowed_baseline_is_suspect() -> None:
     assert verdicts(GPU, Runner(1e-3), 40, slowed) == {"suspect": 40}
 
 
+@pytest.mark.parametrize(
+    ("ours", "slower", "only"),
+    [
+        (Runner(1e-3), 1.5, True),
+        (Runner(1e-3), 1.0, False),
+        # What a look shows that can't pass isn't looked at twice.
+        (Runner(1e-3, threads=1), 1.5, False),
+        (Runner(1e-3, claim=half), 1.5, False),
+    ],
+)
+def test_only_slowed_is_what_a_neighbour_can_do(ours: Runner, slower: float, only: bool) -> None:
+    for seed in range(10):
+        attempts, alone = simulated(GPU, seed, ours, Runner(1e-3, trusted=True, slowed=slower), RULES)
+        assert verdict.only_slowed(attempts, alone, RULES, 0.0) is only
+
+
 def test_conclude_of_a_card_that_throttles_in_the_race_and_after_it_is_ok() -> None:
     """Cold before, warm beside the submission and after it: heat, not sabotage."""
     machine = Machine(GPU, 3)

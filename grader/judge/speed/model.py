@@ -38,7 +38,8 @@ class Rules:
             Eight repeats of a median ratio on an H200 had a CV of 0.03 to 0.4 %.
         claim_floor: a claimed time under this part of the time from outside is suspect.
         latency_s: what the messages around a window may cost.
-        slowed: a baseline slower by this factor beside the submission than alone is suspect.
+        slowed: a baseline slower by this factor beside the submission than alone is suspect, if it's so every time
+            that it is looked at (`verdict.LASTING` times).
         max_spread: half an interval's width over its middle, from which the race is noisy.
         alone: windows of the baseline before the submission's worker starts, and after it has ended.
         verified: calls of every window whose outputs are read. checked: how many of those are checked, by chance.

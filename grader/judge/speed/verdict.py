@@ -309,3 +309,13 @@ def conclude(attempts: Sequence[Attempt], alone: Alone, rules: Rules, floor_s: f
     if any(not found for found in every):
         return "ok", ""
     return "noisy", "; ".join(finding.text for finding in every[-1])
+
+
+def only_slowed(attempts: Sequence[Attempt], alone: Alone, rules: Rules, floor_s: float) -> bool:
+    """Whether nothing but a baseline slower than alone makes the numbers suspect.
+
+    The phases alone lie seconds away from the race, and another job of the machine may have run in the one and not in
+    the other: by itself that's a reason to look again, not evidence.
+    """
+    told = [conclude(attempts, compared, rules, floor_s)[0] for compared in (alone, Alone())]
+    return told[0] == "suspect" and told[1] != "suspect"
