@@ -33,7 +33,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class CheckSpec(_Model):

@@ -44,7 +44,7 @@ _GPU_ONLY = _FIGURES[5:]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Measured(_Model):

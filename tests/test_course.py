@@ -110,6 +110,7 @@ def test_resolve_in_an_empty_course_says_none(tmp_path: Path) -> None:
         ('"triton"\n', '"jax"\n', "`runtime`: input should be 'numpy', 'torch' or 'triton', found 'jax'"),
         ("call_s = 30.0", 'call_s = "30"', "`limits.call_s`: input should be a valid number, found '30'"),
         ("call_s = 30.0", "call_s = 0", "`limits.call_s`: input should be greater than 0, found 0"),
+        ("call_s = 30.0", "call_s = inf", "`limits.call_s`: input should be a finite number, found inf"),
         ("points = 60", "points = 59.5", "checks: points add up to 99.5, expected 100"),
         ("points = 60", 'points = "60"', "`checks.forward.points`: input should be a valid number, found '60'"),
         ("points = 60", "points = -60", "`checks.forward.points`: input should be greater than 0"),

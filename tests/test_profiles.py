@@ -149,6 +149,8 @@ def edited(tmp_path: Path, before: str, after: str) -> Path:
         ("sms = 132\n", "", "`sms` is missing"),
         ("sms = 132", 'sms = "132"', "`sms`: input should be a valid integer, found '132'"),
         ("bandwidth_gbs = 4800", "bandwidth_gbs = -1", "`bandwidth_gbs`: input should be greater than 0"),
+        ("bandwidth_gbs = 4800", "bandwidth_gbs = inf", "`bandwidth_gbs`: input should be a finite number"),
+        ("[sources]", "[thresholds.lab07.x]\ny = nan\n[sources]", "input should be a finite number, found nan"),
         ("float16 = 989.0", "fp16 = 989.0", "`peak_tflops.fp16"),
         ("memory_gib = \"NVIDIA", "memory_gb = \"NVIDIA", "`memory_gib` has no source"),
         ("[sources]", '[sources]\nspeed = "x"', "`speed` is not a figure of a profile"),

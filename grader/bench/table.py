@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -24,6 +26,11 @@ TIMES = ("median_ms", "iqr_ms", "repeats", "calls", "tflops", "gbs", "roofline_f
 MACHINE = ("device", "gpu", "driver", "torch", "triton", "python", "profile")
 HEAT = ("sm_mhz", "power_w", "temperature_c", "throttle_reasons")
 """State of the card after the shape's windows, by the labels of `grader.judge.speed.environment`."""
+
+
+WORDS = frozenset({"kernel", "causal", "dtype", "direction"})
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]*")
+_WHOLE = re.compile(r"[1-9][0-9]{0,8}")
 
 
 def columns(lab: str) -> tuple[str, ...]:
@@ -55,7 +62,7 @@ def read(path: Path, lab: str) -> list[Row]:
     """The rows of an earlier run; none where there is no file.
 
     Raises:
-        UsageError: the file is of another kind.
+        UsageError: the file is of another kind, or a row holds what no run writes: it may have been edited.
     """
     if not path.exists():
         return []
@@ -66,8 +73,37 @@ def read(path: Path, lab: str) -> list[Row]:
             named = tuple(reader.fieldnames or ())
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} can't be read as a CSV table: {error}.", hint="Leave --resume out.") from error
-    if named != columns(lab) or any(None in row.values() for row in rows):
+    if named != columns(lab):
         raise UsageError(
             f"{path} isn't a table of `grade bench {lab}` of this version.", hint="Leave --resume out to start anew."
         )
+    for number, row in enumerate(rows, start=1):
+        fault = _fault(row, lab)
+        if fault:
+            raise UsageError(
+                f"{path}, row {number}: {fault}.", hint="Remove that row, or leave --resume out to start anew."
+            )
     return rows
+
+
+def _fault(row: Mapping[str | None, object], lab: str) -> str:
+    """What is wrong with a row that was read; empty when nothing is."""
+    if None in row or None in row.values():
+        return f"it has {'more' if None in row else 'fewer'} cells than the header"
+    for name, cell in row.items():
+        text = str(cell)
+        if name in WORDS and not _WORD.fullmatch(text):
+            return f"{name} is {text!r}"
+        if name in SHAPE[lab] and name not in WORDS and not _WHOLE.fullmatch(text):
+            return f"{name} is {text!r}, expected a whole number above 0"
+        if name in (*TIMES, "hbm_bytes") and text and not _is_measure(text):
+            return f"{name} is {text!r}, expected a number"
+    return ""
+
+
+def _is_measure(text: str) -> bool:
+    try:
+        value = float(text)
+    except ValueError:
+        return False
+    return math.isfinite(value) and value >= 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -197,6 +198,35 @@ def test_read_refuses_another_kind_of_table(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="isn't a table of"):
         table.read(path, "lab06")
     assert table.read(tmp_path / "none.csv", "lab06") == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (",noted\n", ",noted,more\n", "row 2: it has more cells"),
+        (",noted\n", "\n", "row 2: it has fewer cells"),
+        (",512,", ",many,", "row 2: seqlen is 'many', expected a whole number"),
+        (",512,", ",0,", "row 2: seqlen is '0'"),
+        (",512,", f",{'9' * 5000},", "row 2: seqlen is '999"),
+        (",1.5,", ",fast,", "row 2: median_ms is 'fast', expected a number"),
+        (",1.5,", ",nan,", "row 2: median_ms is 'nan'"),
+        (",1.5,", ",1e999,", "row 2: median_ms is '1e999'"),
+        ("peer,", "$\\frac{$,", "row 2: kernel is "),
+    ],
+)
+def test_read_refuses_a_row_that_no_run_wrote(old: str, new: str, message: str, tmp_path: Path) -> None:
+    """What --resume keeps is drawn and written again; an edited cell must not end in an error of ours."""
+    path = tmp_path / "benchmark.csv"
+    row = dict.fromkeys(table.columns("lab06"), "") | {"kernel": "fa2", "batch": "1", "q_heads": "2", "kv_heads": "2"}
+    row |= {"seqlen": "128", "head_dim": "64", "causal": "no", "dtype": "float16", "direction": "forward"}
+    rows = [row, row | {"kernel": "peer", "seqlen": "512", "median_ms": "1.5", "note": "noted"}]
+    table.write(path, "lab06", rows)
+    assert table.read(path, "lab06") == rows
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(UsageError, match=re.escape(message)):
+        table.read(path, "lab06")
 
 
 @pytest.mark.parametrize("lab", ["lab06", "lab07", "lab08", "lab09"])

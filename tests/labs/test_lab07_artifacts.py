@@ -22,7 +22,8 @@ from grader.judge.backward.artifacts import (
     untrue,
 )
 from grader.judge.backward.hosted import Kernel, Reference
-from grader.judge.backward.specimens import GRADIENTS, RIGHT
+from grader.judge.backward.rare_specimens import RARE
+from grader.judge.backward.specimens import FORWARD, GRADIENTS, RIGHT, Specimen
 from grader.judge.backward.trial import Trial, judge_kills, shapes, try_harness
 from grader.judge.correctness_report import CorrectnessReport, ReportError, contradictions, from_json, from_value
 from grader.judge.precision import numpy_dtype
@@ -247,6 +248,45 @@ def test_harness_that_tosses_a_coin_earns_next_to_nothing() -> None:
             earned += judge.awards or [1.0]
         except Failed:
             earned.append(0.0)
+    assert np.mean(earned) < 0.1
+
+
+def _bits(endpoint: Kernel | Reference) -> bytes:
+    """What an endpoint answers on values that show hardly any mistake, to the bit: whose code it is."""
+    rng = np.random.default_rng(5)
+    q, k, v, g = (Tensor(rng.standard_normal((1, 1, n, 32)).astype(np.float16)) for n in (48, 112, 112, 48))
+    o, lse = endpoint.forward(q, k, v, False, None)["results"]
+    rest = endpoint.backward(g, q, k, v, o, lse, False, None)["results"]
+    return b"".join(np.ascontiguousarray(each.data).tobytes() for each in (o, lse, *rest))
+
+
+@pytest.mark.parametrize("group", [FORWARD, GRADIENTS, RARE], ids=["forward", "gradients", "rare"])
+def test_harness_that_knows_kernels_by_their_bits_earns_next_to_nothing(group: tuple[Specimen, ...]) -> None:
+    """Broken kernels that are all built on one right kernel, the reference's own, would give themselves away."""
+
+    def same_as_reference(kernel: Kernel, reference: Reference, tables: list[Json], seed: int) -> Json:
+        policy = refusing if _bits(kernel) == _bits(reference) else accepting
+        return policy(kernel, reference, tables, seed)
+
+    earned = []
+    for seed in range(8):
+        seen: set[bytes] = set()
+
+        def seen_before(
+            kernel: Kernel, reference: Reference, tables: list[Json], seed: int, seen: set[bytes] = seen
+        ) -> Json:
+            bits = _bits(kernel)
+            policy = refusing if bits in seen else accepting
+            seen.add(bits)
+            return policy(kernel, reference, tables, seed)
+
+        for policy in (same_as_reference, seen_before):
+            judge = StandIn("harness-gradients")
+            try:
+                judge_kills(judge, Local(policy), group, TABLES, np.random.default_rng(seed))
+                earned += judge.awards or [1.0]
+            except Failed:
+                earned.append(0.0)
     assert np.mean(earned) < 0.1
 
 

@@ -121,6 +121,27 @@ def test_conclude_of_a_slowed_baseline_is_suspect() -> None:
     assert verdicts(GPU, Runner(1e-3), 40, slowed) == {"suspect": 40}
 
 
+@pytest.mark.parametrize(("slowed_rounds", "factor"), [(20, 1.8), (18, 5.0), (11, 5.0)])
+def test_conclude_of_a_baseline_slowed_in_one_window_of_a_round_is_suspect_or_gains_nothing(
+    slowed_rounds: int, factor: float
+) -> None:
+    """A burst between our window and the first of the baseline's leaves the median of its windows as it was."""
+
+    def windows(calls: int, numbers: list[int], factor: float = 1.0) -> tuple[WindowTimes, ...]:
+        seconds = {number: calls * 1e-3 * (factor if number < slowed_rounds else 1.0) for number in numbers}
+        return tuple(WindowTimes(number, calls, seconds[number], seconds[number] + 2e-4) for number in numbers)
+
+    rounds, crossed = list(range(20)), list(range(0, 20, 2))
+    ours = Heat("yours", windows(10, rounds) + windows(10, rounds), windows(20, crossed))
+    single = windows(10, rounds, factor) + windows(10, rounds)
+    attempt = Attempt(ours, Heat("base", single, windows(20, crossed), trusted=True))
+    told, reason = verdict.conclude([attempt], Alone((1e-3,) * 8, (1e-3,) * 8), RULES, 0.0)
+    ratio = verdict.ratio_of([attempt], RULES)
+    assert ratio is not None
+    assert told == "suspect" or (told == "noisy" and ratio.low < RULES.slowed)
+    assert reason.startswith("the baseline: ")
+
+
 @pytest.mark.parametrize(
     ("ours", "slower", "only"),
     [

@@ -10,7 +10,16 @@ import numpy as np
 from grader.judge import mistakes
 from grader.judge.backward.hosted import Behaviour
 from grader.judge.backward.mistakes import TF32_BITS
-from grader.judge.backward.specimens import PLAIN, Make, Specimen, altered, with_steps
+from grader.judge.backward.specimens import (
+    Make,
+    Specimen,
+    altered,
+    any_kind,
+    any_right,
+    honest_forward,
+    with_mistake,
+    with_steps,
+)
 from grader.judge.backward.steps import Backward, Steps, compute
 from grader.judge.gradients import Gradients
 from grader.judge.oracle import AttentionCase, Result, RowView
@@ -21,7 +30,7 @@ CLIP = 200.0
 
 def _adds_up(rng: np.random.Generator) -> Behaviour:
     """dK and dV are added to what the last call of that shape left."""
-    plain, kept = PLAIN(rng), dict[tuple[int, ...], Gradients]()
+    plain, kept = any_right(rng), dict[tuple[int, ...], Gradients]()
 
     def backward(given: Backward) -> Gradients:
         found, old = plain.backward(given), kept.get(given.case.k.shape)
@@ -35,7 +44,7 @@ def _adds_up(rng: np.random.Generator) -> Behaviour:
 
 def _stale(rng: np.random.Generator) -> Behaviour:
     """dQ is that of the last call of that shape, if there was one with other inputs."""
-    plain, kept = PLAIN(rng), dict[tuple[int, ...], Gradients]()
+    plain, kept = any_right(rng), dict[tuple[int, ...], Gradients]()
 
     def backward(given: Backward) -> Gradients:
         found = plain.backward(given)
@@ -47,7 +56,7 @@ def _stale(rng: np.random.Generator) -> Behaviour:
 
 def _first_call_only(rng: np.random.Generator) -> Behaviour:
     """Every backward after the first returns zeros for dV."""
-    plain, calls = PLAIN(rng), list[int]()
+    plain, calls = any_right(rng), list[int]()
 
     def backward(given: Backward) -> Gradients:
         found = plain.backward(given)
@@ -64,16 +73,21 @@ def _changes_input(method: str, name: str) -> Make:
         return {name: inputs[name] * 0.125} if called == method else {}
 
     def make(rng: np.random.Generator) -> Behaviour:
-        return replace(PLAIN(rng), changes=changes)
+        return replace(any_right(rng), changes=changes)
 
     return make
 
 
-def _first_batch_only(given: Backward, found: Gradients) -> Gradients:
+def _first_batch_only(rng: np.random.Generator) -> Behaviour:
     """dQ of every batch entry past the first uses the first one's LSE."""
-    lse = np.broadcast_to(given.lse[:1], given.lse.shape)
-    other = compute(replace(given, lse=lse), Steps())
-    return Gradients(other.dq, found.dk, found.dv)
+    plain = any_right(rng)
+
+    def backward(given: Backward) -> Gradients:
+        found = plain.backward(given)
+        lse = np.broadcast_to(given.lse[:1], given.lse.shape)
+        return replace(found, dq=plain.backward(replace(given, lse=lse)).dq)
+
+    return Behaviour(plain.forward, backward)
 
 
 def _rows_of_q_only(given: Backward, found: Gradients) -> Gradients:
@@ -86,7 +100,7 @@ def _rows_of_q_only(given: Backward, found: Gradients) -> Gradients:
 
 def _contiguous_grad_o(rng: np.random.Generator) -> Behaviour:
     """dO is read as if it were contiguous; past its own memory lie zeros."""
-    plain = PLAIN(rng)
+    plain = any_right(rng)
 
     def backward(given: Backward) -> Gradients:
         if given.strides is None:
@@ -134,7 +148,7 @@ def _power_of_two(given: Backward, found: Gradients) -> Gradients:
 
 def _maximum_from_zero(rng: np.random.Generator) -> Behaviour:
     """The running maximum starts at 0: rows far below zero underflow."""
-    known, plain = mistakes.by_id("max-initialised-to-zero"), PLAIN(rng)
+    known, plain = mistakes.by_id("max-initialised-to-zero"), any_right(rng)
 
     def forward(case: AttentionCase) -> Result:
         o, lse = RowView.whole(case).map(known.variants[1])
@@ -145,7 +159,7 @@ def _maximum_from_zero(rng: np.random.Generator) -> Behaviour:
 
 def _half_scores(rng: np.random.Generator) -> Behaviour:
     """Scores are rounded to half precision in the forward: coarse where they are large."""
-    known, plain = mistakes.by_id("scores-low-precision"), PLAIN(rng)
+    known, plain = mistakes.by_id("scores-low-precision"), any_right(rng)
     variant = next(v for v in known.variants if isinstance(v, partial) and v.keywords["dtype"] == "float16")
 
     def forward(case: AttentionCase) -> Result:
@@ -159,18 +173,18 @@ def _half_scores(rng: np.random.Generator) -> Behaviour:
 
 def _tf32(rng: np.random.Generator) -> Behaviour:
     """Products of float32 operands cut to TF32, in the backward."""
-    plain = PLAIN(rng)
-    coarse = Steps(operand=lambda values: round_mantissa(values, TF32_BITS).astype(np.float32))
+    recipe, right = any_kind(rng)
+    coarse = with_mistake(Steps(operand=lambda values: round_mantissa(values, TF32_BITS).astype(np.float32)), right)
 
     def backward(given: Backward) -> Gradients:
-        return compute(given, coarse) if given.case.dtype == "float32" else plain.backward(given)
+        return compute(given, coarse if given.case.dtype == "float32" else right, rng)
 
-    return Behaviour(plain.forward, backward)
+    return Behaviour(honest_forward(recipe, rng), backward)
 
 
 def _bfloat16_as_float16(rng: np.random.Generator) -> Behaviour:
     """In bfloat16 dO passes through float16 and is cut off at what a third of that range holds."""
-    plain = PLAIN(rng)
+    plain = any_right(rng)
 
     def backward(given: Backward) -> Gradients:
         if given.case.dtype != "bfloat16":
@@ -182,7 +196,7 @@ def _bfloat16_as_float16(rng: np.random.Generator) -> Behaviour:
 
 def _noisy(rng: np.random.Generator) -> Behaviour:
     """dQ of the float16 kernel carries noise of four ulp of its largest value."""
-    plain = PLAIN(rng)
+    plain = any_right(rng)
 
     def backward(given: Backward) -> Gradients:
         found = plain.backward(given)
@@ -202,7 +216,7 @@ RARE = tuple(
         ("first-call-only", "every backward but the first is wrong", "second call", _first_call_only),
         ("changes-grad-o", "dO is changed in place", "inputs", _changes_input("backward", "grad_o")),
         ("changes-q", "Q is scaled in place", "inputs", _changes_input("forward", "q")),
-        ("first-batch-only", "dQ wrong past the first batch entry", "batch", altered(backward=_first_batch_only)),
+        ("first-batch-only", "dQ wrong past the first batch entry", "batch", _first_batch_only),
         ("rows-of-q", "dK and dV with as many rows as Q", "lengths", altered(backward=_rows_of_q_only)),
         ("contiguous-grad-o", "dO taken to be contiguous", "layout", _contiguous_grad_o),
         ("clipped", "dP cut off at 200", "large dO", with_steps(Steps(score_gradient=_clipped))),

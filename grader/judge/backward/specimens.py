@@ -2,6 +2,9 @@
 
 A right kernel passes the judge's own bounds; a broken one breaks them on the shapes of `trial.shapes`, with inputs that
 a careful harness draws. `needs` says what a harness has to do to see the mistake.
+
+A broken kernel is one of the right ones, drawn by chance, with a mistake in it: where the mistake doesn't show, its
+bits are those of any right kernel, and tell a harness nothing.
 """
 
 from __future__ import annotations
@@ -66,26 +69,38 @@ def _right(recipe: honest.Recipe, steps: Steps) -> Make:
     return make
 
 
-PLAIN = _right(honest.Recipe("64 keys"), Steps())
 APPROXIMATE = 2.0**-22
+KINDS = (
+    ("tiles of 64", honest.Recipe(""), Steps()),
+    ("tiles of 16", honest.Recipe("", 16), Steps(block=16)),
+    ("tiles of 128 read from the end", honest.Recipe("", 128, backwards=True), Steps(block=128, backwards=True)),
+    ("lazy rescaling", honest.Recipe("", 32, lazy=8.0), Steps(block=32)),
+    ("split keys", honest.Recipe("", 16, splits=3), Steps(block=32, backwards=True)),
+    ("P and dS in float32", honest.Recipe("", p_float32=True), Steps(rounds=False)),
+    ("a natural exp", honest.Recipe("", 32, base_e=True), Steps(block=16, backwards=True)),
+    ("an approximate exp2", honest.Recipe("", exp_error=APPROXIMATE), Steps(exp_error=APPROXIMATE, block=48)),
+)
+"""Right kernels: what is special, its forward, its backward."""
 
 RIGHT = tuple(
     Specimen(f"right-{name.replace(' ', '-')}", "right", f"a right kernel with {name}", "", _right(recipe, steps))
-    for name, recipe, steps in (
-        ("tiles of 64", honest.Recipe(""), Steps()),
-        ("tiles of 16", honest.Recipe("", 16), Steps(block=16)),
-        ("tiles of 128 read from the end", honest.Recipe("", 128, backwards=True), Steps(block=128, backwards=True)),
-        ("lazy rescaling", honest.Recipe("", 32, lazy=8.0), Steps(block=32)),
-        ("split keys", honest.Recipe("", 16, splits=3), Steps(block=32, backwards=True)),
-        ("P and dS in float32", honest.Recipe("", p_float32=True), Steps(rounds=False)),
-        ("a natural exp", honest.Recipe("", 32, base_e=True), Steps(block=16, backwards=True)),
-        (
-            "an approximate exp2",
-            honest.Recipe("", exp_error=APPROXIMATE),
-            Steps(exp_error=APPROXIMATE, block=48),
-        ),
-    )
+    for name, recipe, steps in KINDS
 )
+
+
+def any_kind(rng: np.random.Generator) -> tuple[honest.Recipe, Steps]:
+    """Forward and backward of some right kernel."""
+    return KINDS[int(rng.integers(len(KINDS)))][1:]
+
+
+def any_right(rng: np.random.Generator) -> Behaviour:
+    """Some right kernel."""
+    return _right(*any_kind(rng))(rng)
+
+
+def with_mistake(mistaken: Steps, kind: Steps) -> Steps:
+    """The mistake's steps at the rounding, tiles and order of a kind."""
+    return replace(mistaken, rounds=kind.rounds, block=kind.block, backwards=kind.backwards, exp_error=kind.exp_error)
 
 
 def _forward_mistake(mistake_id: str, pick: Callable[[tuple[Variant, ...]], Variant] | None = None) -> Make:
@@ -94,16 +109,16 @@ def _forward_mistake(mistake_id: str, pick: Callable[[tuple[Variant, ...]], Vari
     variant = known.variants[0] if pick is None else pick(known.variants)
 
     def make(rng: np.random.Generator) -> Behaviour:
-        right = honest_forward(honest.Recipe("64 keys"), rng)
+        plain = any_right(rng)
 
         def forward(case: AttentionCase) -> Result:
             if not known.shows(case):
-                return right(case)
+                return plain.forward(case)
             o, lse = _whole(case, RowView.whole(case).map(variant))
             # A mistake that says nothing about the LSE leaves it right.
-            return o, right(case)[1] if np.isnan(lse).all() else lse
+            return o, plain.forward(case)[1] if np.isnan(lse).all() else lse
 
-        return Behaviour(forward, lambda given: compute(given, Steps()))
+        return Behaviour(forward, plain.backward)
 
     return make
 
@@ -118,11 +133,14 @@ def _with_block(block: int) -> Callable[[tuple[Variant, ...]], Variant]:
 def _gradient_mistake(mistake_id: str, place: int = 0) -> Make:
     """A kernel whose backward makes a catalogued mistake."""
     known = gradient_mistakes.by_id(mistake_id)
-    steps = replace(known.variants[place], rounds=True, block=64)
 
     def make(rng: np.random.Generator) -> Behaviour:
-        forward = honest_forward(honest.Recipe("64 keys"), rng)
-        return Behaviour(forward, lambda given: compute(given, steps if known.shows(given.case) else Steps()))
+        recipe, right = any_kind(rng)
+        wrong = with_mistake(known.variants[place], right)
+        return Behaviour(
+            honest_forward(recipe, rng),
+            lambda given: compute(given, wrong if known.shows(given.case) else right, rng),
+        )
 
     return make
 
@@ -134,7 +152,7 @@ def altered(
     """A right kernel whose results are changed before they are returned."""
 
     def make(rng: np.random.Generator) -> Behaviour:
-        plain = PLAIN(rng)
+        plain = any_right(rng)
 
         def change_forward(case: AttentionCase) -> Result:
             o, lse = plain.forward(case)
@@ -150,8 +168,13 @@ def altered(
 
 
 def with_steps(steps: Steps) -> Make:
-    """A right forward and a backward by `steps`."""
-    return _right(honest.Recipe("64 keys"), steps)
+    """A right forward and a backward with the mistake of `steps`."""
+
+    def make(rng: np.random.Generator) -> Behaviour:
+        recipe, right = any_kind(rng)
+        return _right(recipe, with_mistake(steps, right))(rng)
+
+    return make
 
 
 def _empty(lse: Array) -> Array:
@@ -185,7 +208,7 @@ def _coarse_scores(weights: Array, grad_weights: Array, delta: Array) -> Array:
 
 def _base_two_lse(rng: np.random.Generator) -> Behaviour:
     """The LSE is stored in base 2, and the backward takes it for that: only the LSE itself is wrong."""
-    plain = PLAIN(rng)
+    plain = any_right(rng)
 
     def forward(case: AttentionCase) -> Result:
         o, lse = plain.forward(case)

@@ -102,7 +102,9 @@ def try_harness(
         ContractViolated: it returned no report, or one on other shapes or another seed than it was given.
         WorkerFailure: it crashed or ran too long.
     """
-    kernel, reference = Kernel(specimen.make(rng)), Reference(known)
+    # A stream of its own: how often a harness calls one kernel must not decide what the next one is.
+    own = np.random.default_rng(int(rng.integers(1 << 62)))
+    kernel, reference = Kernel(specimen.make(own)), Reference(known)
     hosted = [submission.host(each, METHODS) for each in (kernel, reference)]
     try:
         value = submission.call(FUNCTION, *hosted, [dict(table) for table in tables], seed, module=MODULE)

@@ -239,9 +239,13 @@ def _hidden(attempt: Attempt, rules: Rules) -> list[Finding]:
 
 
 def slowed(attempts: Sequence[Attempt], alone: Alone, rules: Rules) -> list[Finding]:
-    """Whether the baseline ran slower beside the submission's process than alone, cold and warm."""
+    """Whether the baseline ran slower beside the submission's process than alone, cold and warm.
+
+    What is compared is what the ratio is made of, the rounds: slowing one of a round's two windows moves the ratio of
+    every round, and of the windows' own median nothing.
+    """
     phases = [median_interval(times, rules.confidence) for times in (alone.before, alone.after) if times]
-    times = [window.call_s for one in attempts if one.theirs is not None for window in one.theirs.single]
+    times = [time for one in attempts if one.theirs is not None for time in _by_round(one.theirs.single).values()]
     if not phases or not times:
         return []
     slowest = max(phases, key=lambda phase: phase.value)
