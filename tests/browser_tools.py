@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,13 @@ class Opened:
         self.tab.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
         self.tab.on("request", lambda request: self.requests.append(request.url))
         self.tab.goto(file.as_uri())
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Let the browser's messages come until it holds; fails the test when it never does."""
+        deadline = time.monotonic() + WAIT_MS / 1000
+        while not condition():
+            assert time.monotonic() < deadline, (self.errors, self.dialogs)
+            self.tab.wait_for_timeout(20)
 
     def column(self, board: str, number: int) -> list[str]:
         return list(self.tab.locator(f"{board} tbody tr:not(.shapes) > :nth-child({number})").all_inner_texts())

@@ -25,6 +25,7 @@ QUICK = Rules(
     max_spread=1e9,
     slowed=1e9,
     latency_s=60.0,
+    claim_floor=1e-9,
 )
 """Few short windows. The spread and what a neighbour does are held against nobody: other jobs share the machine."""
 

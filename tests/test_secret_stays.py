@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import stat
 import threading
 from pathlib import Path
@@ -90,6 +91,19 @@ def double(x):
     raise RuntimeError(f"FOUND {sorted(set(found))}" if found else f"NOTHING in {looked}")
 """
 
+UNTIL_LOOKED_AT = """
+import signal
+import threading
+
+looked = threading.Event()
+signal.signal(signal.SIGUSR1, lambda *_: looked.set())
+
+
+def double(x):
+    looked.wait(20)
+    return x * 2
+"""
+
 
 @pytest.fixture(params=["variable", "file"])
 def secret_file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -147,24 +161,33 @@ def test_secret_is_not_found_by_a_submission_that_searches(
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root may look into the worker from outside")
 def test_secret_is_in_nothing_of_a_running_worker(course: Course, secret_file: Path, tmp_path: Path) -> None:
-    waiting = "import time\n\n\ndef double(x):\n    time.sleep(1.2)\n    return x * 2\n"
-    submission = write_submission(tmp_path / "ada", waiting)
+    submission = write_submission(tmp_path / "ada", UNTIL_LOOKED_AT)
     thread = threading.Thread(target=graded, args=(course, submission, "auto"))
     before = set(psutil.Process().children(recursive=True))
     thread.start()
-    seen: dict[int, int] = {}
+    seen = 0
     try:
         while thread.is_alive():
             for process in set(psutil.Process().children(recursive=True)) - before:
                 # A child that hasn't begun another program yet is a copy of the judge; no submission has run in it.
                 if is_worker(process.pid):
+                    called = handles_the_signal(process.pid)
                     texts = list(texts_of(process.pid))
                     assert not [kind for kind, text in texts if PATTERN.search(text)]
-                    seen[process.pid] = max(seen.get(process.pid, 0), sum(len(text) for _, text in texts))
-            thread.join(0.1)
+                    if called:
+                        seen = max(seen, sum(len(text) for _, text in texts))
+                        with contextlib.suppress(psutil.NoSuchProcess):  # let go before, and ended since
+                            process.send_signal(signal.SIGUSR1)
+            thread.join(0.05)
     finally:
         thread.join()
-    assert max(seen.values(), default=0) > 1 << 20
+    assert seen > 1 << 20
+
+
+def handles_the_signal(pid: int) -> bool:
+    """Whether the submission has been imported in that process."""
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read(f"/proc/{pid}/status").decode(), re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGUSR1 - 1) & 1)
 
 
 def is_worker(pid: int) -> bool:

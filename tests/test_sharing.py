@@ -16,7 +16,7 @@ from sharing import PROJECT, group_of
         ("tests/speed/test_speed_race.py::test_a[x::y]", "races"),
         ("tests/exploits/test_speed_exploits.py::test_b", "races"),
         ("tests/leaderboard/test_page_in_browser.py::test_c", "tests/leaderboard/test_page_in_browser.py"),
-        ("tests/bench/test_bench.py::test_d", "tests/bench/test_bench.py"),
+        ("tests/sandbox/test_submission.py::test_d", "tests/sandbox/test_submission.py"),
         ("tests/cli/test_arguments.py::test_e[0]", "tests/cli/test_arguments.py::test_e[0]"),
     ],
 )

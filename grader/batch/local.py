@@ -19,7 +19,7 @@ from grader.batch.jobs import Answer, Job, JobSpec
 from grader.errors import InfrastructureError
 
 TICK_S = 0.25
-END_TIMEOUT_S = 5.0
+END_TIMEOUT_S = 30.0
 
 
 @dataclass

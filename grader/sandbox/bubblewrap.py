@@ -22,7 +22,7 @@ from grader.sandbox.environment import (
 WORKER_DIR = "/grader"
 SUBMISSION_DIR = "/submission"
 USER_NAMESPACE_UID = 60706
-PROBE_TIMEOUT_S = 10
+PROBE_TIMEOUT_S = 60
 UNPRIVILEGED_HINT = (
     "Ubuntu 23.10 and later forbid it to programs without an AppArmor profile: install the system's `bubblewrap`, or "
     "set kernel.apparmor_restrict_unprivileged_userns=0. In a container, start it with "

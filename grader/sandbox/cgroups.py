@@ -17,7 +17,7 @@ from pathlib import Path
 
 PREFIX = "grade-"
 RECORD = "cgroups"
-REMOVE_TIMEOUT_S = 5.0
+REMOVE_TIMEOUT_S = 20.0
 JOIN_SCRIPT = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 97; shift; done; shift; exec "$@"'
 """Shell text that joins the groups whose cgroup.procs are named before ``--`` and becomes the command after it."""
 
@@ -92,7 +92,7 @@ def hierarchy() -> Hierarchy:
         try:
             group = Group.make(candidate, memory_bytes=64 << 20, processes=16)
             command = ["/bin/sh", "-c", JOIN_SCRIPT, "probe", *group.join_files, "--", "/bin/sh", "-c", ":"]
-            if subprocess.run(command, capture_output=True, check=False, timeout=10).returncode == 0:
+            if subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0:
                 return candidate
         except (OSError, subprocess.SubprocessError):
             continue

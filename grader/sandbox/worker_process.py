@@ -21,6 +21,8 @@ from grader.sandbox.monitor import Monitor, Output, Sample
 
 KILL_TIMEOUT_S = 12.0
 SETTLE_S = 0.02
+EXIT_WAIT_S = 10.0
+"""The socket of a worker that ended closes a moment before its wrapper is gone; on a busy machine that is no moment."""
 SIGNAL_BASE = 128
 
 
@@ -158,8 +160,8 @@ class LaunchedWorker:
             self._monitor.peak_bytes = 0
         return processes.resident_bytes(pid)
 
-    def exit_reason(self, wait_s: float = 1.0) -> ExitReason:
-        """How the worker ended; waits up to `wait_s`, since the socket closes a moment before the process is gone."""
+    def exit_reason(self, wait_s: float = EXIT_WAIT_S) -> ExitReason:
+        """How the worker ended; waits up to `wait_s` for that."""
         with self._lock:
             if self._final is not None:
                 return self._final

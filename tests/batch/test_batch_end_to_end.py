@@ -19,15 +19,16 @@ from batch_tools import (
     eventually,
     files_below,
     finals,
+    hurried_course,
     judges_of,
     run_grade,
     run_ids,
     start_grade,
     table,
-    toy_course,
     workers_of,
     write_class,
 )
+from toy_course import write_course
 
 from grader.course import Course
 from grader.errors import ExitCode
@@ -38,7 +39,7 @@ FINALS = {"ada": "100", "bob": "0", "cyd": "0", "dee": "0", "eve": "0", "fay": "
 
 @pytest.fixture
 def course(tmp_path: Path) -> Course:
-    return toy_course(tmp_path / "course")
+    return write_course(tmp_path / "course")
 
 
 def slow_class(folder: Path, count: int = 4) -> Path:
@@ -49,7 +50,8 @@ def records(results: Path) -> list[Path]:
     return sorted((results / "records").glob("*/*/*.json"))
 
 
-def test_batch_hostile_class_gives_everyone_a_row_and_leaves_nothing_behind(course: Course, tmp_path: Path) -> None:
+def test_batch_hostile_class_gives_everyone_a_row_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    course = hurried_course(tmp_path / "course")
     submissions = write_class(tmp_path / "class", ANSWERS)
     (submissions / "gus").mkdir()
     before = files_below(tmp_path)
@@ -126,7 +128,7 @@ def test_batch_wrong_overrides_are_told_before_anything_is_graded(course: Course
 def calm(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
     """The table of the slow class, undisturbed."""
     root = tmp_path_factory.mktemp("calm")
-    course, submissions = toy_course(root / "course"), slow_class(root / "class")
+    course, submissions = write_course(root / "course"), slow_class(root / "class")
     done = run_grade(course, root / "tmp", "batch", submissions, "--jobs", "2", "-o", root / "results")
     assert done.returncode == ExitCode.OK, done.stderr
     return table(root / "results")

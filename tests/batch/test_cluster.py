@@ -10,7 +10,17 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from batch_tools import ANSWERS, PROJECT, environment, eventually, judges_of, run_grade, table, toy_course, write_class
+from batch_tools import (
+    ANSWERS,
+    PROJECT,
+    environment,
+    eventually,
+    hurried_course,
+    judges_of,
+    run_grade,
+    table,
+    write_class,
+)
 
 from grader.batch.cluster import connected
 from grader.course import Course
@@ -22,7 +32,7 @@ pytest.importorskip("distributed")
 
 @pytest.fixture
 def course(tmp_path: Path) -> Course:
-    return toy_course(tmp_path / "course")
+    return hurried_course(tmp_path / "course")
 
 
 def dask(course: Course, tmp: Path, *words: str) -> subprocess.Popen[bytes]:
@@ -55,7 +65,7 @@ def scheduler(course: Course, tmp_path: Path) -> Iterator[str]:
             start("dask_worker", "--no-nanny", "--nthreads", "1", "--name", name, *folder, *common)
         found = json.loads(address.read_text())["address"]
         with connected(found) as client:
-            client.wait_for_workers(2, timeout=60)  # the first would take all jobs if the second came late
+            client.wait_for_workers(2, timeout=300)  # the first would take all jobs if the second came late
         yield found
     eventually(lambda: not judges_of(course), "warm judges outlived the cluster")
 

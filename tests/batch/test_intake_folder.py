@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from batch_tools import PROJECT, run_grade, toy_course
+from batch_tools import PROJECT, run_grade
+from toy_course import write_course
 
 from grader.batch.intake.folder import check_submissions
 from grader.errors import ExitCode, UsageError
@@ -34,14 +35,14 @@ def test_archive_of_a_class_is_to_be_unpacked(tmp_path: Path) -> None:
 
 
 def test_folder_of_submissions_inside_a_course_is_taken(tmp_path: Path) -> None:
-    course = toy_course(tmp_path / "course")
+    course = write_course(tmp_path / "course")
     (course.root / "submissions" / "ada").mkdir(parents=True)
     check_submissions(course.root / "submissions")
 
 
 @pytest.mark.parametrize("command", ["batch", "similar"])
 def test_command_on_the_course_ends_with_2_and_writes_nothing(tmp_path: Path, command: str) -> None:
-    course = toy_course(tmp_path / "course")
+    course = write_course(tmp_path / "course")
     done = run_grade(course, tmp_path / "tmp", command, course.root, "-o", course.root / "results")
     assert done.returncode == ExitCode.USAGE
     assert "is the folder of a course" in done.stderr

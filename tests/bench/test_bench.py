@@ -26,6 +26,8 @@ from grader.judge.speed.decode import DecodeShape
 from grader.judge.speed.oracles import AttentionShape
 from grader.profiles import list_profiles, load_profile
 
+pytestmark = pytest.mark.xdist_group("races")  # one timed job a device: others would wait for its lock
+
 PROJECT = Path(__file__).parent.parent.parent
 
 EAGER = '''\

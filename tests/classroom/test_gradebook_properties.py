@@ -59,7 +59,7 @@ policies = st.builds(
     ungradable=st.sampled_from(["pending", "excluded", "zero"]),
 )
 failures = st.sampled_from(["infrastructure", "refused"])
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")

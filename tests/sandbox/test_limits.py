@@ -235,6 +235,17 @@ def test_exit_reasons_tell_code_signal_and_running(isolation: Isolation) -> None
         assert (reason.kind, reason.detail) == ("signal", "ended by SIGSEGV (signal 11)")
 
 
+def test_exit_reason_waits_for_a_process_that_ends_long_after_its_socket() -> None:
+    """On a busy machine a crash is told by the wrapper's end, which may come seconds later."""
+    import sandbox_tools
+
+    with start(sandbox_tools.choose_isolation("auto")) as worker:
+        send(worker, "import os, time\nos.close(3)\ntime.sleep(1.5)\nos._exit(3)")
+        assert receive(worker) == ""
+        reason = worker.exit_reason()
+    assert (reason.kind, reason.code) == ("exited", 3)
+
+
 def test_stopped_worker_can_be_killed(isolation: Isolation) -> None:
     worker = start(isolation)
     send(worker, "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)")

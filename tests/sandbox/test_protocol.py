@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from grader.sandbox.failures import ContractViolated, Crashed, SubmissionRaised,
 from grader.sandbox.submission import Submission
 
 TOOLS = '''
-import array, atexit, fcntl, gc, json, os, socket, struct, sys, threading, time
+import array, atexit, fcntl, gc, json, os, signal, socket, struct, sys, threading, time
 import numpy as np
 
 def protocol_fd():
@@ -45,6 +46,9 @@ def write(data):
         except BlockingIOError:
             time.sleep(0.001)
 
+let_go = threading.Event()
+signal.signal(signal.SIGUSR1, lambda *_: let_go.set())
+
 def right(): return 42
 '''
 
@@ -53,9 +57,10 @@ def submission(folder: Path, source: str) -> Submission:
     return small_submission(folder, TOOLS + source, call_s=30.0)
 
 
-def something_came(found: Submission) -> bool:
-    """Whether the worker of the last call writes something, soon, that nobody asked for."""
+def something_comes(found: Submission) -> bool:
+    """Let the worker's thread go on, now that its call is over, and tell whether it writes what nobody asked for."""
     assert found._last is not None
+    os.kill(found._last.launched.worker_pid(), signal.SIGUSR1)
     return wait_until(found._last._channel.has_input)
 
 
@@ -194,14 +199,14 @@ def test_thread_that_writes_between_calls_breaks_the_contract(tmp_path: Path) ->
 def f():
     number = request_id()
     def later():
-        time.sleep(0.05)
+        let_go.wait()
         write(frame('result', number, table(1)))
     threading.Thread(target=later, daemon=True).start()
     return 1
 """
     with submission(tmp_path, source) as found:
         assert found.call("f") == 1
-        assert something_came(found)
+        assert something_comes(found)
         with pytest.raises(ContractViolated, match="a message that nobody asked for"):
             found.call("right")
         assert found.call("right") == 42
@@ -211,7 +216,7 @@ def test_thread_that_calls_a_hosted_object_after_its_call_breaks_the_contract(tm
     source = """
 def f(stream):
     def later():
-        time.sleep(0.05)
+        let_go.wait()
         stream.next_block()
     threading.Thread(target=later, daemon=True).start()
     return 1
@@ -224,7 +229,7 @@ def f(stream):
     with submission(tmp_path, source) as found:
         stream = found.host(Stream(), ("next_block",))
         assert found.call("f", stream) == 1
-        assert something_came(found)
+        assert something_comes(found)
         with pytest.raises(ContractViolated):
             found.call("right")
         assert stream.calls["next_block"] == 0

@@ -144,7 +144,7 @@ def test_race_faster_than_physics_is_suspect(tmp_path: Path) -> None:
     """The claim is honest, the profile is of a machine far slower than any."""
     with yours(tmp_path, MATMUL) as submission:
         ours = Contestant("yours", submission)
-        profile = cpu_profile(bandwidth_gbs=0.001)
+        profile = cpu_profile(bandwidth_gbs=1e-9)
         ran = race(ours, None, matmul(), profile=profile, rng=np.random.default_rng(0), rules=QUICK)
     assert ran.verdict == "suspect"
     assert "memory and arithmetic alone" in ran.reason
