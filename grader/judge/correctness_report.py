@@ -163,8 +163,9 @@ def read_as(model: type[ReportT], value: Any) -> ReportT:
     if not isinstance(value, dict):
         raise ReportError(f"the report is a {type(value).__name__}, expected a dict")
     version = value.get("format_version")
-    if version != FORMAT_VERSION:
-        raise ReportError(f"`format_version` is {version!r}, expected {FORMAT_VERSION}")
+    if type(version) is not int or version != FORMAT_VERSION:
+        told = repr(version)[:60] if type(version) in (int, str) else f"a {type(version).__name__}"
+        raise ReportError(f"`format_version` is {told}, expected {FORMAT_VERSION}")
     try:
         return model.model_validate(value)
     except ValidationError as error:

@@ -26,13 +26,17 @@ class TimedWindow:
     Attributes:
         calls: made in it.
         claimed_s, outside_s: by the worker's clock around the calls, and by the judge's around those and two messages.
-        threads: Python threads that the submission had running at its end.
+        before_s, after_s: by the judge's clock, from the draw's leaving to the window's begin, and from the telling of
+            the rows that are wanted to their arrival.
+        threads: Python threads of the submission that did something in it.
         rows: for each call that was picked: its number, what was picked of it, and those rows by output number.
     """
 
     calls: int
     claimed_s: float
     outside_s: float
+    before_s: float
+    after_s: float
     threads: int
     rows: list[tuple[int, Picks, dict[int, Array]]]
 
@@ -42,7 +46,7 @@ class _Gate:
 
     def __init__(self, choose: Callable[[], list[tuple[int, Picks]]]) -> None:
         self._choose = choose
-        self.started = self.ended = 0.0
+        self.started = self.ended = self.answered = 0.0
         self.claimed_ns = self.threads = -1
         self.picks: list[tuple[int, Picks]] = []
 
@@ -54,7 +58,9 @@ class _Gate:
         self.ended = time.perf_counter()
         self.claimed_ns, self.threads = claimed_ns, threads
         self.picks = self._choose()
-        return [[call, [[output, rows] for output, rows in picks.items()]] for call, picks in self.picks]
+        wanted = [[call, [[output, rows] for output, rows in picks.items()]] for call, picks in self.picks]
+        self.answered = time.perf_counter()
+        return wanted
 
 
 class TimedWorker:
@@ -117,9 +123,11 @@ class TimedWorker:
         hosts = Hosts()
         gate = _Gate(choose)
         body = {"offsets": offsets, "signs": signs, "gate": hosts.replace(Hosted(gate, ("go", "done")))}
+        sent = time.perf_counter()
         rows = self._client.request(
             "time_window", body, timeout_s=self._timeout_s, doing=f"timing `{self._name}`", hosts=hosts
         )
+        arrived = time.perf_counter()
         broken = ContractViolated(f"A timed window of `{self._name}` was answered out of form.")
         if not (gate.started and gate.ended > gate.started):
             raise broken
@@ -135,4 +143,12 @@ class TimedWorker:
                 if not isinstance(array, np.ndarray) or array.shape[:1] != indices.shape[:1]:
                     raise broken
             taken.append((call, picks, dict(zip(picks, found, strict=True))))
-        return TimedWindow(len(offsets), gate.claimed_ns * 1e-9, gate.ended - gate.started, gate.threads, taken)
+        return TimedWindow(
+            len(offsets),
+            gate.claimed_ns * 1e-9,
+            gate.ended - gate.started,
+            gate.started - sent,
+            arrived - gate.answered,
+            gate.threads,
+            taken,
+        )

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import _thread
 import gc
+import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,10 +28,14 @@ from .calls import RaisedError
 from .guards import ContractError, array_extent
 
 _clock, _count_threads = time.perf_counter_ns, _thread._count
+_open, _read, _close, _this_thread = os.open, os.read, os.close, _thread.get_native_id
+_registered: dict[int, threading.Thread] = threading._active  # type: ignore[attr-defined]
 _ndarray, _full, _multiply, _float32 = np.ndarray, np.full, np.multiply, np.float32
 _partial = partial
 _collect, _disable, _enable = gc.collect, gc.disable, gc.enable
 
+IDLE_PART = 0.02
+"""Of a window's time, which a thread that only waits may spend on a core: a pool of a compiler wakes now and then."""
 MODES = ("call", "backward", "forward_backward")
 _Values = tuple[Any, ...]
 _Arguments = tuple[_Values, _Values, _Values]
@@ -144,6 +150,31 @@ def pieces(rows: Any, twice: Any, period: int, offset: int) -> list[tuple[Any, A
     return parts
 
 
+def thread_times() -> dict[int, int]:
+    """Native id → nanoseconds on a core so far, of the threads that Python's registry knows, but for this one."""
+    found = {}
+    for thread in list(_registered.values()):
+        number = vars(thread).get("_native_id")
+        if type(number) is int and number != _this_thread():
+            try:
+                file = _open(f"/proc/self/task/{number}/schedstat", os.O_RDONLY)
+            except OSError:  # it has ended, or nothing is told here
+                continue
+            try:
+                spent = int((_read(file, 100).split() or [b"0"])[0])
+            finally:
+                _close(file)
+            if spent > 0:  # else the system doesn't count
+                found[number] = spent
+    return found
+
+
+def busy_threads(count: int, before: dict[int, int], after: dict[int, int], took: int) -> int:
+    """How many of `count` Python threads did something in a window of `took` nanoseconds, or can't show otherwise."""
+    idle = sum(now - before.get(number, 0) <= IDLE_PART * took for number, now in after.items())
+    return max(0, count - idle)
+
+
 class Timer:
     """One function and its inputs, ready for windows of any number of calls.
 
@@ -204,7 +235,7 @@ class Timer:
 
         Args:
             offsets: int64 (calls, inputs); signs: uint8 (calls, inputs, longest last axis), 0 or 1.
-            gate: hosted object; `go()`, and `done(nanoseconds, threads)` → picks.
+            gate: hosted object; `go()`, and `done(nanoseconds, busy threads)` → picks.
 
         Returns:
             the rows that were asked for: a list a pick of arrays in the order of its pairs.
@@ -217,12 +248,15 @@ class Timer:
         wait = self._wait
         self._memory.settle()
         wait()
+        before = thread_times()
         gate.go()
         start = _clock()
         outputs = run()
         wait()
         took = _clock() - start
-        picks: list[Pick] = gate.done(took, _count_threads() - self._threads)
+        count = _count_threads()
+        busy = min(busy_threads(count, before, thread_times() if count else {}, took), max(0, count - self._threads))
+        picks: list[Pick] = gate.done(took, busy)
         self._outputs = [_listed(output) for output in outputs]
         self._check_own_memory()
         return [[self._rows(call, output, indices) for output, indices in wanted] for call, wanted in picks]

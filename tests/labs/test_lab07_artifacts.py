@@ -338,6 +338,9 @@ def test_report_of_errors_that_no_answer_has_is_untrue() -> None:
         (lambda value: value["rows"].reverse(), "other shapes"),
         (lambda value: value.update(seed=1), "reports seed 1"),
         (lambda value: value.pop("verdict"), "isn't a report"),
+        (lambda value: value.update(format_version=np.ones(3)), "`format_version` is a ndarray"),
+        (lambda value: value.update(format_version=1.0), "`format_version` is a float"),
+        (lambda value: value.update(format_version="9" * 10**6), "`format_version` is '999"),
     ],
 )
 def test_answer_that_does_not_fit_the_question_breaks_the_contract(

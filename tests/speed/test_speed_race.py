@@ -162,7 +162,7 @@ def test_race_goes_on_while_a_threshold_lies_inside_the_interval(base: Submissio
 
 @pytest.mark.parametrize(
     ("slow_looks", "told", "looks"),
-    [([], "ok", 1), ([1], "ok", 2), ([1, 2], "ok", 3), ([1, 2, 3], "suspect", 3), ([2], "ok", 1)],
+    [([], "", 1), ([1], "", 2), ([1, 2], "", 3), ([1, 2, 3], "suspect", 3), ([2], "", 1)],
 )
 def test_race_holds_a_slowed_baseline_against_a_submission_only_if_it_lasts(
     slow_looks: list[int], told: str, looks: int, base: Submission, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -181,7 +181,8 @@ def test_race_holds_a_slowed_baseline_against_a_submission_only_if_it_lasts(
         ours, theirs = Contestant("yours", submission), Contestant("base", base, trusted=True)
         rules = replace(QUICK, slowed=1.25)
         ran = race(ours, theirs, matmul(SIZE), profile=None, rng=np.random.default_rng(0), rules=rules)
-    assert (ran.verdict, taken[-1]) == (told, looks)
+    # What a busy machine makes of the rest of the race, ok or noisy, isn't the subject.
+    assert (ran.verdict if ran.verdict == "suspect" else "", taken[-1]) == (told, looks), ran
     if told == "suspect":
         assert ran.reason.startswith("the baseline: ")
         assert ran.reason.endswith("ms alone, each of 3 times")

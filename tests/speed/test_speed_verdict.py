@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -119,6 +120,33 @@ def test_conclude_of_a_forged_clock_without_a_baseline_is_suspect() -> None:
 def test_conclude_of_a_slowed_baseline_is_suspect() -> None:
     slowed = Runner(1e-3, trusted=True, slowed=1.5)
     assert verdicts(GPU, Runner(1e-3), 40, slowed) == {"suspect": 40}
+
+
+def beside(calls: int, seconds: float, single: float, double: float | None = None) -> Heat:
+    """A contestant with `single` seconds beside each window of `calls` calls, and `double` beside one of twice."""
+    singles = tuple(WindowTimes(n // 2, calls, seconds, seconds + 2e-4, single) for n in range(40))
+    doubles = tuple(WindowTimes(n, 2 * calls, 2 * seconds, 2 * seconds + 2e-4, double or single) for n in range(10))
+    return Heat("yours", singles, () if double is None else doubles)
+
+
+@pytest.mark.parametrize(
+    ("ours", "told"),
+    [
+        (beside(10, 10e-3, 4e-3, 7e-3), "ok"),
+        (beside(10, 10e-3, 6.5e-3, 9e-3), "ok"),
+        # Twice as fast, so twice the calls to put in place; and four times.
+        (beside(20, 10e-3, 7e-3, 13e-3), "ok"),
+        (beside(40, 10e-3, 14e-3, 27e-3), "ok"),
+        # Half of the work before or after the window, or all of it but a tenth.
+        (beside(20, 10e-3, 17e-3, 33e-3), "suspect"),
+        (beside(10, 1e-3, 13e-3, 25e-3), "suspect"),
+        (beside(10, 10e-3, 14e-3, 27e-3), "suspect"),
+    ],
+)
+def test_conclude_of_work_beside_the_windows(ours: Heat, told: str) -> None:
+    theirs = replace(beside(10, 10e-3, 4e-3, 7e-3), name="base", trusted=True)
+    assert verdict.conclude([Attempt(ours, theirs)], Alone((1e-3,) * 8), RULES, 0.0)[0] == told
+    assert verdict.conclude([Attempt(ours, None)], Alone(), RULES, 0.0)[0] == "ok"  # nothing to compare with
 
 
 @pytest.mark.parametrize(("slowed_rounds", "factor"), [(20, 1.8), (18, 5.0), (11, 5.0)])

@@ -18,12 +18,18 @@ from grader.judge.speed.model import Interval, Rules, Timing, Verdict
 
 @dataclass(frozen=True)
 class WindowTimes:
-    """One window's times: `calls` made, seconds by the worker's clock and by the judge's."""
+    """One window's times: `calls` made, seconds by the worker's clock and by the judge's.
+
+    Attributes:
+        aside_s: by the judge's clock, what the worker took beside the window: to put the values in place, and to read
+            what was asked for. 0 where that isn't the same work for every contestant.
+    """
 
     round: int
     calls: int
     claimed_s: float
     outside_s: float
+    aside_s: float = 0.0
 
     @property
     def call_s(self) -> float:
@@ -36,7 +42,7 @@ class Heat:
 
     Attributes:
         single, double: windows of n and of 2n calls.
-        threads: the most Python threads of its own that were seen at a window's end.
+        threads: Python threads of its own that did something, in more than a tenth of the windows.
         trusted: see `Contestant`.
     """
 
@@ -173,7 +179,7 @@ def findings(attempt: Attempt, rules: Rules, floor_s: float) -> list[Finding]:
     Args:
         floor_s: no call can take less on this device; 0 where that isn't known.
     """
-    found = _of_contestant(attempt.ours, rules, floor_s) + _hidden(attempt, rules)
+    found = _of_contestant(attempt.ours, rules, floor_s) + _hidden(attempt, rules) + _aside(attempt, rules)
     if attempt.theirs is not None:
         found += _of_contestant(attempt.theirs, rules, floor_s)
         ratios = median_interval(round_ratios(attempt.ours, attempt.theirs), rules.confidence)
@@ -193,7 +199,7 @@ def _of_contestant(heat: Heat, rules: Rules, floor_s: float) -> list[Finding]:
         needed = f"memory and arithmetic alone need {floor_s * 1e3:.4f} ms"
         found.append(Finding("disturbed" if heat.trusted else "floor", not heat.trusted, f"{claims}; {needed}"))
     if heat.threads > 0 and not heat.trusted:
-        text = f"{heat.name}: {heat.threads} Python threads of its own at a window's end"
+        text = f"{heat.name}: {heat.threads} Python threads of its own at work during its windows"
         found.append(Finding("threads", True, text))
     view = outside_view(heat, CROSS_CONFIDENCE)
     if view is not None and claim < rules.claim_floor * view.value and not _explained(heat, view, rules):
@@ -236,6 +242,34 @@ def _hidden(attempt: Attempt, rules: Rules) -> list[Finding]:
         f"outside; messages take {usual * 1e3:.4f} ms"
     )
     return [Finding("claim", hidden.low > allowed, text)]
+
+
+def _aside(attempt: Attempt, rules: Rules) -> list[Finding]:
+    """Time of ours before and after its windows that the baseline's worker doesn't need.
+
+    Once a draw is there, the answers can be worked out before the window begins, or those few that were asked for when
+    it's over. Values are put in place and rows are read by the same code in both workers.
+    """
+    ours, theirs = attempt.ours, attempt.theirs
+    if theirs is None or not ours.single or not theirs.single:
+        return []
+    calls = ours.single[0].calls
+    seen = median_interval([window.aside_s for window in ours.single], CROSS_CONFIDENCE)
+    usual = min(
+        median_interval([window.aside_s for window in windows], CROSS_CONFIDENCE).high
+        * max(1.0, calls / windows[0].calls)  # more than in proportion it doesn't grow
+        for windows in (theirs.single, theirs.double)
+        if windows
+    )
+    claim = float(np.median([window.claimed_s for window in ours.single]))
+    allowed = (usual + claim) / rules.claim_floor - claim + rules.latency_s
+    if seen.value <= allowed:
+        return []
+    text = (
+        f"{ours.name}: {seen.value * 1e3:.4f} ms beside a window of {claim * 1e3:.4f} ms, where the baseline's worker "
+        f"takes {usual * 1e3:.4f} ms"
+    )
+    return [Finding("claim", seen.low > allowed, text)]
 
 
 def slowed(attempts: Sequence[Attempt], alone: Alone, rules: Rules) -> list[Finding]:
