@@ -218,7 +218,7 @@ class Bench:
                 stack.callback(process.terminate)
 
             start("dask_scheduler", "--host", "127.0.0.1", "--port", "0")
-            while not address.exists():
+            while not (address.exists() and address.read_text().endswith("\n}")):  # there, and empty, before
                 time.sleep(0.1)
             for name in ("one", "two"):
                 folder = str(self.folder / name)

@@ -46,6 +46,11 @@ def dask(course: Course, tmp: Path, *words: str) -> subprocess.Popen[bytes]:
     )
 
 
+def is_whole(address: Path) -> bool:
+    """Whether the scheduler has written all of its file: it's there, and empty, before."""
+    return address.is_file() and address.read_text().endswith("\n}")
+
+
 @pytest.fixture
 def scheduler(course: Course, tmp_path: Path) -> Iterator[str]:
     """Address file of a scheduler with two workers."""
@@ -59,7 +64,7 @@ def scheduler(course: Course, tmp_path: Path) -> Iterator[str]:
 
         common = ("--no-dashboard", "--scheduler-file", str(address))
         start("dask_scheduler", "--host", "127.0.0.1", "--port", "0", *common)
-        eventually(address.is_file, "the scheduler didn't start")
+        eventually(lambda: is_whole(address), "the scheduler didn't start")
         for name in ("one", "two"):
             folder = ("--local-directory", str(tmp_path / name))
             start("dask_worker", "--no-nanny", "--nthreads", "1", "--name", name, *folder, *common)
