@@ -136,12 +136,12 @@ def _row(judge: Judging, line: int, cells: dict[str, str], columns: Columns) -> 
     timed = words["correct"] == "yes" or any((cells[name] or "").strip() for name in columns.times)
     numbers = {name: _number(judge, f"{columns.file}:{line}", name, cells[name]) for name in columns.numbers}
     for name in columns.numbers:
-        if name not in ERRORS and not (numbers[name] <= MAX_SIZE and numbers[name].is_integer()):
+        if name not in ERRORS and not (1 <= numbers[name] <= MAX_SIZE and numbers[name].is_integer()):
             shown = repr((cells[name] or "")[:40])
             fail(
                 judge,
                 "benchmark-malformed",
-                f"{columns.file}:{line}: `{name}` is {shown}, expected a whole number >= 0.",
+                f"{columns.file}:{line}: `{name}` is {shown}, expected a whole number >= 1.",
             )
     times = (
         {name: _number(judge, f"{columns.file}:{line}", name, cells[name]) for name in columns.times} if timed else None

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 
 Device = Literal["cpu", "cuda"]
 Capture = dict[str, Any]
-TIMING_MODULES = {"numpy": ("timing",), "torch": ("timing", "timing_torch"), "triton": ("timing", "timing_torch")}
+TIMING_MODULES = {
+    "numpy": ("timing",),
+    "torch": ("timing", "timing_torch"),
+    "triton": ("timing", "timing_torch", "traffic"),
+}
 RUN = "run"
 INTERPRET = "interpret"
 TIME = "time"

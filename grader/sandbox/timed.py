@@ -110,6 +110,24 @@ class TimedWorker:
             raise ContractViolated(f"The first calls of `{self._name}` were not answered with a time.")
         return took * 1e-9
 
+    def watch(self, offsets: Array, signs: Array) -> tuple[int, list[str]]:
+        """One untimed call: the Triton launches in it, and library operations that could do a kernel's work.
+
+        Raises:
+            WorkerFailure: it raised, took too long, or answered out of form.
+        """
+        found = self._client.request(
+            "time_watch",
+            {"offsets": offsets, "signs": signs},
+            timeout_s=self._timeout_s,
+            doing=f"calling `{self._name}`",
+        )
+        if type(found) is list and len(found) == 2 and type(found[0]) is int and type(found[1]) is list:
+            launches, names = found
+            if all(type(name) is str for name in names):
+                return launches, names
+        raise ContractViolated(f"A watched call of `{self._name}` was answered out of form.")
+
     def window(self, offsets: Array, signs: Array, choose: Callable[[], list[tuple[int, Picks]]]) -> TimedWindow:
         """One timed window.
 

@@ -48,7 +48,14 @@ _OPERATIONS = {
     "_log_softmax": "torch.log_softmax",
     "logsumexp": "torch.logsumexp",
 }
-_ATTENTION = ("scaled_dot_product", "flash_attention", "efficient_attention", "cudnn_attention", "flex_attention")
+_ATTENTION = (
+    "scaled_dot_product",
+    "flash_attention",
+    "flash_attn",
+    "efficient_attention",
+    "cudnn_attention",
+    "flex_attention",
+)
 _COPIES = frozenset({"clone", "_to_copy", "contiguous"})
 
 

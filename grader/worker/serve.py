@@ -87,6 +87,7 @@ class _Worker:
             "time_open": self._time_open,
             "time_warm": self._time_warm,
             "time_window": self._time_window,
+            "time_watch": self._time_watch,
             "time_close": self._time_close,
         }
 
@@ -242,6 +243,9 @@ class _Worker:
 
     def _time_window(self, body: dict[str, Any]) -> Any:
         return self._timer.window(**body)
+
+    def _time_watch(self, body: dict[str, Any]) -> Any:
+        return self._timer.watch(**body, tracing=import_module(f"{__package__}.traffic").tracing)
 
     def _time_close(self, body: dict[str, Any]) -> None:
         if self._timer is not None:

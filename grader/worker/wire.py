@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 MAX_DEPTH = 32
 MAX_BUFFERS = 4096
 MAX_DIMS = 32
-MAX_INT_BITS = 1 << 13
-"""2467 digits: Python writes no integer of more than 4300, and any message may quote a number of a submission."""
+MAX_INT_BITS = 1023
+"""What a float can hold: the judge compares a submission's numbers with floats, and quotes them (Python writes no
+integer of more than 4300 digits)."""
 MAX_BYTES = {"cpu": 256 << 20, "cuda": 1 << 30}
 """Limit on the buffers of one message, in bytes, by the device that the worker computes on."""
 

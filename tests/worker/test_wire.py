@@ -169,10 +169,11 @@ class Matrix(np.ndarray):  # type: ignore[type-arg]
         (np.zeros(3, "U4"), "dtype <U4"),
         ({1: 2}, "keys must be str"),
         (1 << 100_000, "100001 bits"),
+        (-(1 << 1023), "1024 bits"),
         ({"a": [0, {2}]}, r"value\['a'\]\[1\] is a set"),
         (Cost(1, 2), "Cost"),
     ],
-    ids=range(12),
+    ids=range(13),
 )
 def test_encoder_foreign_type_is_refused_by_place_and_name(value: Any, words: str) -> None:
     with pytest.raises(UnsendableError, match=words):
@@ -285,3 +286,9 @@ def test_decoder_host_reference_reaches_its_reader() -> None:
 
 def test_tensor_bfloat16_tells_dtype_by_name() -> None:
     assert Tensor(np.zeros(2, ml_dtypes.bfloat16)).dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("value", [(1 << 1023) - 1, 1 - (1 << 1023), 1 << 64])
+def test_largest_integers_cross_and_are_numbers_that_a_float_holds(value: int) -> None:
+    assert crossed(value) == value
+    assert math.isfinite(float(value))

@@ -165,6 +165,7 @@ class Contestant:
         name: for messages, e.g. ``yours`` or ``sdpa_flash``.
         function, module, kwargs: in place of the workload's, where they differ.
         trusted: a baseline; its outputs are checked too, but what it does is never suspect.
+        kernels: what is timed must be Triton kernels' work, no library's. Needs a lab whose runtime is Triton.
     """
 
     name: str
@@ -173,6 +174,7 @@ class Contestant:
     module: str | None = None
     kwargs: dict[str, Any] | None = None
     trusted: bool = False
+    kernels: bool = False
 
 
 @dataclass(frozen=True)

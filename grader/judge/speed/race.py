@@ -175,7 +175,10 @@ class Track:
         rules = self._rules
         ours: list[WindowTimes] = []
         theirs: list[WindowTimes] = []
+        watched = int(self._rng.integers(rules.rounds))  # at any time, so that no call knows whether it's looked at
         for number in range(-rules.discarded, rules.rounds):
+            if number == watched:
+                first.watch()
             turns: list[tuple[Runner, list[WindowTimes], int]] = [(first, ours, 1)]
             if second is not None:
                 turns += [(second, theirs, 1), (second, theirs, 1)]

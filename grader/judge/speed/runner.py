@@ -25,7 +25,7 @@ RARELY = 0.9
 
 
 class WrongOutput(Exception):
-    """A timed call's output isn't what the function should give; the message is for the student."""
+    """A timed call's output isn't what the function should give, or not its own; the message is for the student."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +59,7 @@ class Runner:
         flush_bytes: int,
     ) -> None:
         self.name, self.trusted = contestant.name, contestant.trusted
+        self._kernels = contestant.kernels
         self.calls = 1
         self._workload, self._block, self._rng, self._rules = workload, block, rng, rules
         self._most = most_calls(workload, rules, memory_bytes)
@@ -116,6 +117,24 @@ class Runner:
             guess_s = self.window(-1, self.calls).call_s
             if self.calls <= 1.4 * calls_for(guess_s, self._rules.window_s, self._most) <= 2.0 * self.calls:
                 break
+
+    def watch(self) -> None:
+        """See to it that a call does its work in Triton kernels, where that is asked of the contestant.
+
+        Raises:
+            WrongOutput: it launches none, or a library does the work. WorkerFailure: the call failed.
+        """
+        if not self._kernels:
+            return
+        draw = self._draw(1)
+        with self._told():
+            launches, used = self._worker.watch(draw.offsets, draw.signs)
+        told = f"`{self._workload.function}` {{}} at a shape that is timed ({self._workload.label}); what is timed "
+        told += "must be the work of your own kernels."
+        if used:
+            raise WrongOutput(told.format(f"calls {', '.join(used)}"))
+        if not launches:
+            raise WrongOutput(told.format("launches no Triton kernel"))
 
     def window(self, round_number: int, calls: int) -> WindowTimes:
         """One timed window of that many calls."""

@@ -1,0 +1,116 @@
+"""What is timed must be the submission's own kernels: a launcher that takes a library at the timed shapes is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_submission import small_submission
+from speed_toys import QUICK, MatmulRows, matmul
+
+from grader.judge.speed.draws import Block
+from grader.judge.speed.model import Contestant, InputSpec, Workload
+from grader.judge.speed.runner import Runner, WrongOutput
+
+pytestmark = pytest.mark.xdist_group("races")
+
+SIZE = 16
+KERNEL = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _kernel(a, b, c, SIZE: tl.constexpr):
+    rows, columns = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
+    places = rows * SIZE + columns
+    product = tl.dot(tl.load(a + places), tl.load(b + places), input_precision="ieee")
+    tl.store(c + places, product)
+
+
+def own(a, b):
+    c = torch.empty_like(a)
+    _kernel[(1,)](a, b, c, SIZE=a.shape[0])
+    return c
+"""
+SOURCES = {
+    "own kernel": (KERNEL + "\n\ndef product(a, b):\n    return own(a, b.contiguous())\n", ""),
+    "a library's": (
+        KERNEL + "\n\ndef product(a, b):\n    own(a, b)\n    return own(a, b) if a.shape[0] > 16 else a @ b\n",
+        r"calls torch.matmul at a shape that is timed \(16 x 16\)",
+    ),
+    "no kernel": (
+        KERNEL + "\n\ndef product(a, b):\n    return (a[:, :, None] * b[None]).sum(1)\n",
+        "launches no Triton kernel at a shape that is timed",
+    ),
+}
+GRADIENT = """
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(b)
+        return a @ b
+
+    @staticmethod
+    def backward(ctx, grad):
+        (b,) = ctx.saved_tensors
+        return BACK, None
+
+
+def product(a, b):
+    return Product.apply(a, b)
+"""
+
+
+def runner(folder: Path, source: str, workload: Workload, *, kernels: bool = True) -> Runner:
+    pytest.importorskip("triton")
+    rng = np.random.default_rng(0)
+    submission = small_submission(folder, source, runtime="triton")
+    contestant = Contestant("yours", submission, kernels=kernels)
+    return Runner(
+        contestant, workload, Block.draw(rng, workload), rng, QUICK, memory_bytes=1 << 20, flush_bytes=1 << 10
+    )
+
+
+@pytest.mark.parametrize(("source", "message"), SOURCES.values(), ids=SOURCES)
+def test_watch_tells_a_timed_call_whose_work_is_not_a_kernels(source: str, message: str, tmp_path: Path) -> None:
+    with runner(tmp_path, source, matmul(SIZE)) as opened:
+        if message:
+            with pytest.raises(WrongOutput, match=message):
+                opened.watch()
+        else:
+            opened.watch()
+        opened.window(0, 1)
+        opened.check()  # the library's answers are right, too
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("back", "message"), [("own(grad, b.T.contiguous())", ""), ("grad @ b.T", "calls torch.mm at")]
+)
+def test_watch_of_a_backward_pass_looks_at_the_backward_alone(back: str, message: str, tmp_path: Path) -> None:
+    made = matmul(SIZE)
+    a, b = (replace(spec, requires_grad=spec.name == "a") for spec in made.inputs)
+    workload = replace(
+        made,
+        inputs=(a, b, InputSpec("grad", a.shape, a.dtype, cotangent=True)),
+        oracle=MatmulRows(SIZE),
+        mode="backward",
+    )
+    with runner(tmp_path, KERNEL + GRADIENT.replace("BACK", back), workload) as opened:
+        if message:
+            with pytest.raises(WrongOutput, match=message):
+                opened.watch()
+        else:
+            opened.watch()
+
+
+@pytest.mark.slow
+def test_watch_asks_nothing_of_a_baseline(tmp_path: Path) -> None:
+    with runner(tmp_path, SOURCES["a library's"][0], matmul(SIZE), kernels=False) as opened:
+        opened.watch()
