@@ -208,7 +208,7 @@ def exploit_on(bench: Bench, track: Track, path: Path) -> Json:
             except WorkerFailure as error:
                 return {"ends": error.status.value, "may": may, "message": error.message}
     slow = "slow" if race.low < PASS_BAND else "passed"
-    return {"ends": "suspect" if race.verdict == "suspect" else slow, "may": may, "race": told(race)}
+    return {"ends": race.verdict if race.verdict in ("suspect", "unclear") else slow, "may": may, "race": told(race)}
 
 
 def exploit_ends(bench: Bench, path: Path) -> Json:

@@ -41,6 +41,8 @@ class Noise:
 
 GPU = Noise()
 HOT_GPU = Noise(jitter=0.01, drift=0.008)
+LATE = Noise(jitter=0.05, drift=0.02, hiccup=0.10, hiccup_s=0.004, latency_s=0.0004, late=0.5, late_s=0.010)
+LATER = Noise(jitter=0.05, drift=0.02, hiccup=0.10, hiccup_s=0.004, latency_s=0.0004, late=0.8, late_s=0.020)
 BUSY_CPU = Noise(jitter=0.05, drift=0.02, hiccup=0.10, hiccup_s=0.004, latency_s=0.0004, late=0.15, late_s=0.004)
 
 
@@ -137,6 +139,6 @@ def simulated(
     for _ in range(1 + rules.retries):
         attempts.append(machine.attempt(ours, theirs, rules))
         found = verdict.findings(attempts[-1], rules, floor_s)
-        if not found or found[0].grave:
+        if not all(map(verdict.passing, found)) or not found:
             break
     return attempts, Alone(before, machine.alone(theirs, rules) if theirs is not None else ())

@@ -26,6 +26,7 @@ QUICK = Rules(
     slowed=1e9,
     latency_s=60.0,
     claim_floor=1e-9,
+    blur=1e9,
 )
 """Few short windows. The spread and what a neighbour does are held against nobody: other jobs share the machine."""
 

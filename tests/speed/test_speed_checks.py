@@ -79,6 +79,9 @@ def ended(judge: Judge, races: list[Race]) -> tuple[Status, float]:
         ([ran(0.3, verdict="noisy", attempts=3)], Status.NOISY, 0.0),
         ([ran(1.0, 0.3, verdict="noisy", attempts=3)], Status.NOISY, 0.5),
         ([ran(1.5, 0.3, verdict="noisy", attempts=3)], Status.PASS, 1.0),
+        # Times that couldn't be checked earn nothing, however good they look.
+        ([ran(1.5, verdict="unclear", attempts=3)], Status.NOISY, 0.0),
+        ([ran(1.5), ran(1.5, verdict="unclear", attempts=3)], Status.NOISY, 0.0),
         # Together: the geometric mean of 0.5 and 2 is 1.
         ([ran(0.5, 0.01), ran(2.0, 0.01)], Status.PASS, 1.0),
         ([ran(0.5, 0.01), ran(1.0, 0.01)], Status.FAIL, 0.5),

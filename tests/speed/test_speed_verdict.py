@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from speed_simulation import BUSY_CPU, GPU, HOT_GPU, Machine, Noise, Runner, simulated
+from speed_simulation import BUSY_CPU, GPU, HOT_GPU, LATE, LATER, Machine, Noise, Runner, simulated
 
 from grader.judge.speed import verdict
 from grader.judge.speed.model import Interval, Rules
@@ -145,7 +145,7 @@ def beside(calls: int, seconds: float, single: float, double: float | None = Non
 )
 def test_conclude_of_work_beside_the_windows(ours: Heat, told: str) -> None:
     theirs = replace(beside(10, 10e-3, 4e-3, 7e-3), name="base", trusted=True)
-    assert verdict.conclude([Attempt(ours, theirs)], Alone((1e-3,) * 8), RULES, 0.0)[0] == told
+    assert verdict.conclude([Attempt(ours, theirs)] * 3, Alone((1e-3,) * 8), RULES, 0.0)[0] == told
     assert verdict.conclude([Attempt(ours, None)], Alone(), RULES, 0.0)[0] == "ok"  # nothing to compare with
 
 
@@ -210,10 +210,19 @@ def test_conclude_never_suspects_a_baseline_of_its_claims() -> None:
 
 def test_conclude_of_claims_that_look_low_once_waits_for_more() -> None:
     """A claim below the point value but not below its interval: noise until it lasts."""
-    attempt = race_of(claims=[7.9e-3] * 20, doubles=[18e-3, 20.0e-3, 30e-3, 8e-3, 22e-3], outside=10e-3)
+    attempt = race_of(claims=[7.9e-3] * 20, doubles=[19.7e-3, 19.8e-3, 20.5e-3, 21e-3, 22e-3], outside=10e-3)
     assert [finding.grave for finding in verdict.findings(attempt, RULES, 0.0)] == [False]
-    assert verdict.conclude([attempt], Alone(), RULES, 0.0)[0] == "noisy"
+    assert verdict.conclude([attempt], Alone(), RULES, 0.0)[0] == "unclear"
     assert verdict.conclude([attempt] * 3, Alone(), RULES, 0.0)[0] == "suspect"
+
+
+@pytest.mark.parametrize("noise", [LATE, LATER], ids=["late", "later"])
+def test_conclude_on_a_machine_that_answers_late_accuses_nobody_and_believes_no_one(noise: Noise) -> None:
+    """Whoever keeps the processors busy can bring that about: it must not pay."""
+    found = verdicts(noise, Runner(1e-3), 100)
+    assert found["suspect"] == 0
+    assert found["unclear"] > 80
+    assert not verdicts(noise, Runner(1e-3, claim=half), 100).keys() - {"suspect", "unclear"}
 
 
 def test_findings_of_a_few_windows_are_never_grave() -> None:

@@ -46,6 +46,7 @@ def judge_paging(judge: Judge, submission: Submission, shape: DecodeShape, rules
     paged = _timed(judge, submission, shape, rules)
     ratio = quotient(contiguous.ours.seconds, paged.ours.seconds)
     said = "paged against contiguous caches"
+    speed.demand_clear(judge, (contiguous, paged))
     noisy = [race for race in (contiguous, paged) if race.verdict == "noisy"]
     earned = bands_of(judge).earned(ratio.low)
     if noisy and earned < 1.0:

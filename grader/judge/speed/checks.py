@@ -109,11 +109,12 @@ def settle(judge: Judge, races: Sequence[Race], said: str) -> None:
     """Award what the races earn together: the geometric mean over their shapes.
 
     A race that stayed noisy decides nothing by itself: its check earns the band that the lower end clears, and is
-    otherwise inconclusive.
+    otherwise inconclusive. One whose times couldn't be checked earns nothing, and accuses nobody.
 
     Raises:
         what `judge_speed` raises. CourseError: nothing was measured that the check is held to.
     """
+    demand_clear(judge, races)
     estimates = estimates_of(races)
     bands = bands_of(judge)
     noisy = [ran for ran in races if ran.verdict == "noisy"]
@@ -129,6 +130,16 @@ def settle(judge: Judge, races: Sequence[Race], said: str) -> None:
                 fraction=earned,
             )
     judge_speed(judge, estimates, f"{said}, {_shapes(len(races))}")
+
+
+def demand_clear(judge: Judge, races: Sequence[Race]) -> None:
+    """Raises what `judge.noisy` raises where a race's times count for nothing."""
+    for ran in races:
+        if ran.verdict == "unclear":
+            judge.noisy(
+                f"{ran.label}: this machine answers too unevenly to check the times from outside, in "
+                f"{ran.attempts} attempts. Nothing is decided; grade again on a quiet machine."
+            )
 
 
 def estimates_of(races: Sequence[Race]) -> dict[Metric, Interval]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from grader.sandbox.submission import Submission
 
 Array = NDArray[Any]
-Verdict = Literal["ok", "noisy", "suspect"]
+Verdict = Literal["ok", "noisy", "unclear", "suspect"]
 Mode = Literal["call", "backward", "forward_backward"]
 
 
@@ -37,6 +37,9 @@ class Rules:
         placement: part that an interval is widened by at each end: what two processes with the same kernel differ by.
             Eight repeats of a median ratio on an H200 had a CV of 0.03 to 0.4 %.
         claim_floor: a claimed time under this part of the time from outside is suspect.
+        blur: half the width of the view from outside over its value or the claim, from which it can't tell true claims
+            from false.
+            On an H200 it was 0.07 at most in 108 timings.
         latency_s: what the messages around a window may cost.
         slowed: a baseline slower by this factor beside the submission than alone is suspect, if it's so every time
             that it is looked at (`verdict.LASTING` times).
@@ -56,6 +59,7 @@ class Rules:
     confidence: float = 0.999
     placement: float = 0.005
     claim_floor: float = 0.8
+    blur: float = 0.5
     latency_s: float = 0.001
     slowed: float = 1.25
     max_spread: float = 0.05
@@ -217,7 +221,8 @@ class Race:
         fraction: of the roofline time over ours; None where the profile isn't of this device.
         roofline_s: max(bytes / bandwidth, FLOPs / peak), 0 where the profile isn't of this device.
         verdict: ``ok``: the numbers can be used. ``noisy``: the spread is too large even after retries; the interval
-            stands. ``suspect``: the numbers can't be what they say; `reason` is the evidence, for the instructor.
+            stands. ``unclear``: the times couldn't be held against the view from outside, so they count for nothing.
+            ``suspect``: the numbers can't be what they say; `reason` is the evidence, for the instructor.
         attempts: 1 without a retry.
         environment: clocks, power, temperature, throttle reasons before and after, for the report.
     """

@@ -196,7 +196,7 @@ class Track:
         """Whether another attempt could tell nothing new."""
         found = verdict.findings(attempts[-1], self._rules, self._floor_s)
         if found:
-            return found[0].grave
+            return not all(map(verdict.passing, found))
         interval = self._interval(verdict.kept(attempts, self._rules, self._floor_s))
         return interval is None or not verdict.straddles(interval, edges)
 

@@ -75,12 +75,13 @@ class Finding:
     """What speaks against numbers.
 
     Attributes:
-        kind: ``claim``: below the view from outside. ``floor``: below what physics allows. ``threads``: Python threads
-            besides the timed call. ``slowed``: the baseline beside the submission. ``spread``, ``disturbed``: noise.
+        kind: ``claim``: below the view from outside. ``blur``: that view is too wide to tell. ``floor``: below what
+            physics allows. ``threads``: Python threads besides the timed call. ``slowed``: the baseline beside the
+            submission. ``spread``, ``disturbed``: noise.
         grave: the numbers can't be true.
     """
 
-    kind: Literal["claim", "floor", "threads", "slowed", "spread", "disturbed"]
+    kind: Literal["claim", "blur", "floor", "threads", "slowed", "spread", "disturbed"]
     grave: bool
     text: str
 
@@ -202,8 +203,13 @@ def _of_contestant(heat: Heat, rules: Rules, floor_s: float) -> list[Finding]:
         text = f"{heat.name}: {heat.threads} Python threads of its own at work during its windows"
         found.append(Finding("threads", True, text))
     view = outside_view(heat, CROSS_CONFIDENCE)
-    if view is not None and claim < rules.claim_floor * view.value and not _explained(heat, view, rules):
-        seen = f"{view.value * 1e3:.4f} ms ({view.low * 1e3:.4f} to {view.high * 1e3:.4f}) from outside"
+    if view is None:
+        return found
+    seen = f"{view.value * 1e3:.4f} ms ({view.low * 1e3:.4f} to {view.high * 1e3:.4f}) from outside"
+    if not heat.trusted and view.high - view.low > 2.0 * rules.blur * max(claim, view.value):
+        # Of a machine that answers this late nothing can be said: no honest claim is doubted, no false one believed.
+        found.append(Finding("blur", False, f"{claims}, {seen}: too wide to tell"))
+    elif claim < rules.claim_floor * view.value and not _explained(heat, view, rules):
         # Below the lower end too: no noise of ours. Between the two, or with too few windows: look again.
         sure = len(heat.double) >= ENOUGH and claim < rules.claim_floor * view.low
         kind: Literal["claim", "disturbed"] = "disturbed" if heat.trusted else "claim"
@@ -328,25 +334,33 @@ def fraction_of(ours: Timing, floor_s: float) -> Interval | None:
     return Interval(floor_s / seconds.value, floor_s / seconds.high, floor_s / seconds.low)
 
 
+def passing(finding: Finding) -> bool:
+    """Whether another attempt may show that it was chance."""
+    return not finding.grave or finding.kind == "claim"
+
+
 def conclude(attempts: Sequence[Attempt], alone: Alone, rules: Rules, floor_s: float) -> tuple[Verdict, str]:
     """The verdict over all attempts and its evidence.
 
-    One grave finding makes numbers suspect. So does a claim that stayed below the view from outside in every one of
-    several attempts: chance doesn't repeat itself.
+    One grave finding makes numbers suspect; a claim below the view from outside only if it stays there in every
+    attempt that the rules allow: chance doesn't repeat itself.
     """
     every = [findings(attempt, rules, floor_s) for attempt in attempts]
     beside = slowed(kept(attempts, rules, floor_s), alone, rules)
-    grave = [finding for found in (*every, beside) for finding in found if finding.grave]
+    grave = [finding for found in (*every, beside) for finding in found if finding.grave and not passing(finding)]
     if grave:
         return "suspect", grave[0].text
-    claims = [next((finding for finding in found if finding.kind == "claim"), None) for found in every]
-    if len(attempts) >= LASTING and all(claims) and claims[-1] is not None:
-        return "suspect", f"{claims[-1].text}, in each of {len(attempts)} attempts"
+    claims = [finding for found in every for finding in found[:1] if finding.kind == "claim"]
+    lasting = len(claims) == len(every) >= min(LASTING, 1 + rules.retries)
+    if lasting and (len(every) >= LASTING or any(finding.grave for finding in claims)):
+        return "suspect", claims[-1].text + (f", in each of {len(every)} attempts" if len(every) > 1 else "")
+    clean = any(not found for found in every)
+    said = "; ".join(finding.text for finding in every[-1])
+    if not clean and any(finding.kind in ("blur", "claim") for finding in every[-1]):
+        return "unclear", said
     if beside:
         return "noisy", beside[0].text
-    if any(not found for found in every):
-        return "ok", ""
-    return "noisy", "; ".join(finding.text for finding in every[-1])
+    return ("ok", "") if clean else ("noisy", said)
 
 
 def only_slowed(attempts: Sequence[Attempt], alone: Alone, rules: Rules, floor_s: float) -> bool:
