@@ -11,6 +11,9 @@ from grader.sandbox.levels import Isolation, choose_isolation
 from grader.sandbox.stage import Staged
 from grader.sandbox.submission import Device, Submission
 
+PATIENT = {"import_s": 120.0, "compile_s": 300.0, "call_s": 120.0}
+"""Limits in seconds that only a hang meets; a test of a limit sets its own."""
+
 
 @functools.cache
 def isolation(level: str = "auto") -> Isolation:
@@ -27,7 +30,7 @@ def small_lab(runtime: str = "numpy", **limits: Any) -> Lab:
             "summary": "For tests.",
             "runtime": runtime,
             "files": {"edit": ["answer.py"]},
-            "limits": Limits(**limits).model_dump(),
+            "limits": Limits(**{**PATIENT, **limits}).model_dump(),
             "checks": {"only": {"title": "Only", "kind": "correctness", "points": 100}},
         }
     )

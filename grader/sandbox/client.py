@@ -207,8 +207,8 @@ class WorkerClient:
 
     def _ended(self, doing: str, phase: Phase) -> Crashed | OutOfMemory:
         reason = self.launched.exit_reason()
-        wrote = self.last_output()
         self.close()
+        wrote = self.last_output()  # whole only now: the thread that reads it may lag behind
         if reason.kind == "oom":
             return OutOfMemory(
                 f"Stopped while {doing}: {reason.limit or 'out of memory'} (limit {self._limits.memory_mib} MiB).",

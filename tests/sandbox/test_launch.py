@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox_tools import IS_ROOT, LEVELS, isolation_at, run, start, value
+from sandbox_tools import IS_ROOT, LEVELS, isolation_at, run, start, value, wait_until
 
 from grader.errors import InfrastructureError
 from grader.sandbox import environment, landlock, processes, rundir, uids
@@ -289,7 +289,7 @@ def test_launch_without_the_main_module_fails_before_any_submission(isolation: I
     with worker:
         assert worker.sock.recv(1) == b""
         assert worker.exit_reason().kind == "exited"
-        assert b"no_such_module" in worker.output.data
+        assert wait_until(lambda: b"no_such_module" in worker.output.data)
 
 
 def test_launch_with_a_broken_bootstrap_raises(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:

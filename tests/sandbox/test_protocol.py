@@ -54,7 +54,7 @@ def right(): return 42
 
 
 def submission(folder: Path, source: str) -> Submission:
-    return small_submission(folder, TOOLS + source, call_s=30.0)
+    return small_submission(folder, TOOLS + source)
 
 
 def something_comes(found: Submission) -> bool:

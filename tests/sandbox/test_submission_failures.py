@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from grader.sandbox.failures import (
     TimedOut,
     WorkerFailure,
 )
+from grader.sandbox.monitor import BoundedOutput
 from grader.sandbox.processes import is_running
 from grader.sandbox.submission import Submission
 
@@ -68,7 +70,7 @@ def child_keeps_socket():
 @pytest.fixture(scope="module")
 def submission(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Submission]:
     folder = tmp_path_factory.mktemp("failures")
-    with small_submission(folder, SOURCE, call_s=60.0, memory_mib=400) as found:
+    with small_submission(folder, SOURCE, memory_mib=400) as found:
         yield found
 
 
@@ -90,6 +92,20 @@ def test_call_that_ends_the_process_has_its_status_and_the_next_call_works(
     with pytest.raises(failure, match=words):
         submission.call(function)
     assert submission.call("fine") == 1
+
+
+def test_call_that_ends_the_process_tells_what_it_printed_however_late_that_is_read(
+    submission: Submission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = BoundedOutput.add
+
+    def late(self: BoundedOutput, chunk: bytes) -> None:
+        time.sleep(0.5)
+        add(self, chunk)
+
+    monkeypatch.setattr(BoundedOutput, "add", late)
+    with pytest.raises(Crashed, match="It printed last: leaving now"):
+        submission.call("leave_with_reason")
 
 
 @pytest.mark.parametrize("function", ["spin", "sleep", "stop"])
@@ -158,7 +174,7 @@ def test_import_that_fails_tells_where_and_is_remembered(tmp_path: Path, source:
 
 @pytest.mark.parametrize(
     ("source", "import_s", "failure"),
-    [("import os\nos._exit(0)\n", 60.0, Crashed), ("while True: pass\n", 1.0, TimedOut)],
+    [("import os\nos._exit(0)\n", 120.0, Crashed), ("while True: pass\n", 1.0, TimedOut)],
 )
 def test_import_that_ends_or_hangs_is_remembered(
     tmp_path: Path, source: str, import_s: float, failure: type[WorkerFailure], monkeypatch: pytest.MonkeyPatch

@@ -46,7 +46,7 @@ def test_submission_at_any_level_answers_fails_and_recovers(
 ) -> None:
     found_level = isolation_at(level, monkeypatch, packages=True)
     monkeypatch.setattr("small_submission.isolation", lambda level: found_level)
-    with small_submission(tmp_path, SOURCE, level=level, call_s=60.0, memory_mib=400) as found:
+    with small_submission(tmp_path, SOURCE, level=level, memory_mib=400) as found:
         big = np.arange(400_000.0)
         assert np.array_equal(found.call("scale", big), big * 2)
         stream = found.host(Stream(50), ("next_block",))
