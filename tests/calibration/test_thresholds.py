@@ -113,7 +113,7 @@ def test_write_thresholds_again_replaces_the_numbers_and_keeps_other_labs(tmp_pa
 
 
 def test_measure_thresholds_without_a_reference_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="--submission .*none: there is no such folder"):
+    with pytest.raises(UsageError, match=r"--submission .*none: there is no such folder"):
         measure_thresholds(
             COURSE, "lab06", submission=tmp_path / "none", profile=None, progress=lambda check_id, done: None
         )
