@@ -92,6 +92,8 @@ def measure_thresholds(
     lab = course.lab(lab_name)
     ids = speed_checks(lab)
     folder = submission or course.solution_dir(lab.id) / "reference"
+    if submission is not None and not folder.is_dir():
+        raise UsageError(f"--submission {submission}: there is no such folder.", hint="Check the path.")
     if not folder.is_dir():
         raise UsageError(
             f"{folder}: there is no reference to measure; this copy of the course has no solutions.",

@@ -35,6 +35,15 @@ class TracedCalling(KernelCalling, Protocol):
     def traced_call(self, function: str, /, *args: Any, **kwargs: Any) -> Traced: ...
 
 
+PASSES = 8
+"""Operations of a launcher's own arithmetic over each number that it is given or returns: Delta takes three over two
+tensors of seven, a scale one over one of them."""
+SCRATCH_PASSES = 8
+"""And over each number of partial results, which merging them takes."""
+SCRATCH_PART = 4
+"""Partial results beyond so many times what a call is given count for no more."""
+SPARE = 1 << 12
+"""For calls so small that this says nothing."""
 _UNUSED = Diagnosis(id="kernel-unused", text="The output doesn't come from a Triton kernel.")
 
 
@@ -58,6 +67,9 @@ def call_kernel(submission: KernelCalling, function: str, /, *args: Any, **kwarg
         raise ContractViolated(f"{function} calls {names}; the answer must come from your Triton kernel.")
     if not watched.traffic.launches:
         raise ContractViolated(f"{function} launches no Triton kernel.")
+    beside = work_beside(watched, (*args, *kwargs.values()))
+    if beside:
+        raise ContractViolated(f"{function} {beside}")
     try:
         idle = submission.noop_call(function, *args, **kwargs)
     except WorkerFailure:
@@ -97,6 +109,9 @@ def judge_kernel_work(
         )
     if not traced.traffic.launches:
         judge.fail(f"{function} launches no Triton kernel.", diagnosis=_UNUSED)
+    beside = work_beside(traced, (*tensors, *kwargs.values()))
+    if beside:
+        judge.fail(f"{function} {beside}", diagnosis=_UNUSED)
     results = judged(traced.value)
     idle = submission.noop_call(function, *tensors, **kwargs)
     for (name, result), value in zip(results.items(), idle, strict=True):
@@ -107,6 +122,28 @@ def judge_kernel_work(
         if not np.allclose(np.asarray(value.data, np.float64), np.asarray(result.data, np.float64), 1e-2, 1e-2):
             seen = f" ({', '.join(hidden.traffic.input_ops)})" if hidden.traffic.input_ops else ""
             judge.fail(f"{name} changes with what the inputs hold while no kernel runs{seen}.", diagnosis=_UNUSED)
+
+
+def work_beside(traced: Traced, given: Sequence[Any]) -> str:
+    """Whether a launcher does more arithmetic in torch than casts, scales and merging partial results take.
+
+    Kernels that only copy the inputs leave the work to whatever reads the copies, and every elementwise operation of
+    torch is allowed by itself. Attention by those goes over each pair of a query and a key, head_dim times.
+
+    Returns:
+        what to say after the function's name; empty where it's as it should be.
+    """
+    result = traced.value if isinstance(traced.value, (tuple, list)) else [traced.value]
+    size = sum(value.data.size for value in (*given, *result) if isinstance(value, Tensor))
+    scratch = min(traced.traffic.scratch_bytes // 4, SCRATCH_PART * size)
+    allowed = PASSES * size + SCRATCH_PASSES * scratch + SPARE
+    done = traced.traffic.torch_elements
+    if done <= allowed:
+        return ""
+    return (
+        f"does arithmetic on {done} numbers outside of its kernels, for {size} that it is given and returns; scores, "
+        "softmax and output must come from your Triton kernel."
+    )
 
 
 def _same_answer(value: Any, idle: Any) -> bool:

@@ -137,7 +137,7 @@ class Decoys:
             return
         tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor)]
         name = str(func).split(".")[1] if "." in str(func) else str(func)
-        if not any(map(self._hides, tensors)) or _is_view(func) or name.startswith(WITHOUT_VALUES):
+        if not any(map(self._hides, tensors)) or is_view(func) or name.startswith(WITHOUT_VALUES):
             return
         many = sum(tensor.numel() > 1 for tensor in tensors) > 1
         if not isinstance(result, torch.Tensor) or not (name in MOVES or (name in SCALES and not many)):
@@ -169,7 +169,7 @@ def _decoy_words(guard: GuardedTensor, rng: np.random.Generator) -> Any:
     return guard.words(raw)
 
 
-def _is_view(func: Any) -> bool:
+def is_view(func: Any) -> bool:
     return any(item.alias_info is not None and not item.alias_info.is_write for item in func._schema.returns)
 
 

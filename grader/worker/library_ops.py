@@ -9,9 +9,13 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from .decoys import MOVES, WITHOUT_VALUES, is_view
 
 CopyListener = Callable[[torch.Tensor, torch.Tensor], None]
 Follower = Callable[[Any, Sequence[Any], dict[str, Any], Any], None]
+WorkListener = Callable[[int], None]
 
 _FUNCTIONS = {
     "matmul": "torch.matmul",
@@ -80,10 +84,18 @@ class _Functions(TorchFunctionMode):  # type: ignore[misc]
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[misc]
-    """Sees what reaches the dispatcher by another way (autograd's backward, compiled code), and copies."""
+    """Sees what reaches the dispatcher by another way (autograd's backward, compiled code), copies, and arithmetic."""
 
-    def __init__(self, found: list[str], functions: _Functions, on_copy: CopyListener, follow: Follower | None) -> None:
+    def __init__(
+        self,
+        found: list[str],
+        functions: _Functions,
+        on_copy: CopyListener,
+        follow: Follower | None,
+        on_work: WorkListener | None,
+    ) -> None:
         super().__init__()
+        self.on_work = on_work
         self.found = found
         self.functions = functions
         self.on_copy = on_copy
@@ -101,6 +113,8 @@ class _Operations(TorchDispatchMode):  # type: ignore[misc]
             self.on_copy(args[0], result)
         elif name == "copy_" and _both_tensors(args):
             self.on_copy(args[1], args[0])
+        if self.on_work is not None and not (name in MOVES or name.startswith(WITHOUT_VALUES) or is_view(func)):
+            self.on_work(_floats(args, kwargs, result))
         if self.follow is not None:
             self.follow(func, args, kwargs or {}, result)
         return result
@@ -110,19 +124,34 @@ def _both_tensors(args: Sequence[Any]) -> bool:
     return len(args) >= 2 and isinstance(args[0], torch.Tensor) and isinstance(args[1], torch.Tensor)
 
 
+def _floats(args: Any, kwargs: Any, result: Any) -> int:
+    """Elements of the largest floating-point tensor that an operation with a floating-point result went over."""
+    results = [item for item in tree_leaves(result) if isinstance(item, torch.Tensor) and item.is_floating_point()]
+    given = [
+        item for item in tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor) and item.is_floating_point()
+    ]
+    return max(item.numel() for item in (*results, *given)) if results else 0
+
+
 def _note(found: list[str], name: str) -> None:
     if name not in found:
         found.append(name)
 
 
 @contextmanager
-def watch_library_ops(found: list[str], on_copy: CopyListener, follow: Follower | None = None) -> Iterator[None]:
+def watch_library_ops(
+    found: list[str],
+    on_copy: CopyListener,
+    follow: Follower | None = None,
+    on_work: WorkListener | None = None,
+) -> Iterator[None]:
     """Append to `found`, once each, the names of heavy operations used in the block; tell `on_copy` of copies.
 
     Best effort: native code of a third party isn't seen.
 
     Args:
         follow: told of every operation of the dispatcher that ran: function, arguments, result.
+        on_work: told of every operation but moves and casts how many floating-point elements it went over.
     """
     functions = _Functions(found)
     compile_before = torch.compile
@@ -133,7 +162,7 @@ def watch_library_ops(found: list[str], on_copy: CopyListener, follow: Follower 
 
     torch.compile = noted_compile
     try:
-        with functions, _Operations(found, functions, on_copy, follow):
+        with functions, _Operations(found, functions, on_copy, follow, on_work):
             yield
     finally:
         torch.compile = compile_before

@@ -44,6 +44,7 @@ class Trace:
         self.outside: list[str] = []
         self._outside_seen: set[tuple[str, bool, str]] = set()
         self.library_ops: list[str] = []
+        self.torch_elements = 0
         self.bytes_known = True
         self.program_ids: set[tuple[int, ...]] = set()
 
@@ -62,6 +63,10 @@ class Trace:
         name = self.regions.owner_of(source)
         if name and not name.startswith(_BUFFER) and result.numel() and not self.regions.knows_storage(result):
             self.regions.add_storage(name if name.startswith("copy:") else f"copy:{name}", result)
+
+    def note_work(self, elements: int) -> None:
+        """Add what an operation of torch's arithmetic outside of launches went over."""
+        self.torch_elements += elements
 
     def count(self, pointers: Any, mask: Any, width: int, *, loads: bool, stores: bool) -> None:
         """Count one access of `width` bytes a lane, for the lanes whose mask is true."""
@@ -108,6 +113,7 @@ class Trace:
             outside_bytes=self.outside_bytes,
             outside=self.outside,
             library_ops=self.library_ops,
+            torch_elements=self.torch_elements,
             input_ops=self.decoys.read if self.decoys is not None else [],
             scratch_bytes=sum(
                 region.stop - region.start
@@ -189,7 +195,7 @@ def tracing(
         stack.enter_context(_patched(builder, "set_grid_idx", _counting_grid_idx(trace, builder.set_grid_idx)))
         stack.enter_context(_patched(interpreter.InterpretedFunction, "run", _naming_run(trace)))
         follow = decoys.follow if decoys is not None else None
-        stack.enter_context(watch_library_ops(trace.library_ops, trace.note_copy, follow))
+        stack.enter_context(watch_library_ops(trace.library_ops, trace.note_copy, follow, trace.note_work))
         if decoys is not None:
             stack.enter_context(decoys.hidden())
         yield trace

@@ -112,11 +112,14 @@ def test_write_thresholds_again_replaces_the_numbers_and_keeps_other_labs(tmp_pa
     assert text.count("[thresholds.lab06_fa2_forward.speed-vs-sdpa]") == 1
 
 
-def test_measure_thresholds_without_a_reference_says_so(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no reference to measure"):
+def test_measure_thresholds_without_a_reference_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r"--submission .*none: there is no such folder"):
         measure_thresholds(
             COURSE, "lab06", submission=tmp_path / "none", profile=None, progress=lambda check_id, done: None
         )
+    monkeypatch.setattr(Course, "solution_dir", lambda self, lab_id: tmp_path / "none")
+    with pytest.raises(UsageError, match="no reference to measure"):
+        measure_thresholds(COURSE, "lab06", submission=None, profile=None, progress=lambda check_id, done: None)
 
 
 def test_measure_thresholds_grades_only_the_speed_checks(monkeypatch: pytest.MonkeyPatch) -> None:

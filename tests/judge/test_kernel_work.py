@@ -11,10 +11,12 @@ from small_submission import small_submission
 
 pytest.importorskip("triton")
 
-from grader.judge.kernel_work import call_kernel
+from grader.judge.kernel_work import call_kernel, work_beside
 from grader.sandbox.failures import ContractViolated, SubmissionRaised
+from grader.sandbox.outcomes import Traced
 from grader.sandbox.submission import Submission
 from grader.sandbox.wire import Tensor
+from grader.worker.traffic_model import Traffic
 
 SOURCE = """
 import ctypes, torch, triton
@@ -52,6 +54,17 @@ def checks_its_result(x):
     kernel(x, out)
     if not out.any(): raise RuntimeError("nothing was written")
     return out
+def pairs(x):
+    held = torch.empty_like(x)
+    copy_kernel[(1,)](x, held, x.numel(), BLOCK=64)
+    table = held[:, None] * torch.ones(400)
+    return table.sum(1) / 200
+def merges(x):
+    parts = torch.zeros(8, x.numel())
+    for part in parts:
+        kernel(x, part)
+    weights = torch.exp(parts * 0)
+    return (weights * parts).sum(0) / weights.sum(0)
 def library(x): return kernel((torch.eye(x.numel()) @ x[:, None])[:, 0])
 def no_kernel(x): return x * 2
 def ghost(x):
@@ -118,6 +131,7 @@ X = Tensor(np.arange(1, 51, dtype=np.float32))
         ("staged", 2),
         ("looks_at_its_input", 2),
         ("twice_over", 2),
+        ("merges", 2),
     ],
 )
 def test_call_kernel_of_a_kernel_returns_its_answer(submission: Submission, function: str, factor: int) -> None:
@@ -132,6 +146,7 @@ def test_call_kernel_of_a_kernel_returns_its_answer(submission: Submission, func
         ("fallback", "calls torch.matmul"),
         ("no_kernel", "launches no Triton kernel"),
         ("ghost", "same answer when every kernel launch does nothing"),
+        ("pairs", "does arithmetic on [0-9]+ numbers outside of its kernels, for [0-9]+ that it is given and returns"),
         ("copied", r"computes with its inputs outside of a kernel \(torch.add\)"),
         ("python_in_the_kernel", "calls `helper` of Python in calls_python"),
     ],
@@ -146,6 +161,24 @@ def test_call_kernel_of_work_that_no_watcher_sees_is_wrong(submission: Submissio
     """Nothing tells that the work was done elsewhere, but it was done on other numbers."""
     np.testing.assert_array_equal(submission.call(function, X).data, 2 * X.data)
     assert not np.allclose(call_kernel(submission, function, X).data, 2 * X.data)
+
+
+@pytest.mark.parametrize(
+    ("elements", "scratch", "allowed"),
+    [
+        (8 * 2000 + 4096, 0, True),
+        (8 * 2000 + 4097, 0, False),
+        # 3000 float32 partial results, then more of them than a merge has reason for.
+        (8 * 5000 + 4096, 4 * 3000, True),
+        (8 * 10_000 + 4096, 4 * 10**6, True),
+        (8 * 10_000 + 4097, 4 * 10**6, False),
+    ],
+)
+def test_work_beside_kernels_is_bounded_by_what_a_call_is_given(elements: int, scratch: int, allowed: bool) -> None:
+    """Copies, casts and merges stay below; attention by elementwise operations doesn't."""
+    traced = Traced([Tensor(np.zeros(500, np.float32))], Traffic(torch_elements=elements, scratch_bytes=scratch))
+    said = work_beside(traced, (Tensor(np.zeros((50, 30), np.float16)), 3, None))
+    assert (said == "") is allowed
 
 
 def test_watched_call_that_writes_its_input_violates_the_contract(submission: Submission) -> None:
