@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from batch_tools import ANSWERS, PROJECT, command, environment, finals, run_grade, toy_course, write_class
+from batch_tools import ANSWERS, PROJECT, command, environment, finals, run_grade, write_class
 from classroom.factory import graded
 from toy_course import LAB_ID, write_course
 
@@ -294,7 +294,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_batch_on_a_full_disk_loses_no_points_and_goes_on_with_resume(small_disk: Path, tmp_path: Path) -> None:
-    course = toy_course(tmp_path / "course")
+    course = write_course(tmp_path / "course")
     submissions = write_class(tmp_path / "class", {name: ANSWERS[name] for name in ("ada", "bob", "fay")})
     words = ("batch", submissions, "-o", small_disk / "results", "--jobs", "2")
     done = run_grade(course, tmp_path / "tmp", *words)
@@ -316,7 +316,7 @@ def test_batch_on_a_full_disk_loses_no_points_and_goes_on_with_resume(small_disk
 
 
 def test_batch_out_of_descriptors_says_so_and_ends_with_3(tmp_path: Path) -> None:
-    course = toy_course(tmp_path / "course")
+    course = write_course(tmp_path / "course")
     submissions = write_class(tmp_path / "class", {"ada": ANSWERS["ada"]})
     words = command("batch", submissions, "-o", tmp_path / "results", "--jobs", "1")
     done = subprocess.run(
