@@ -136,7 +136,7 @@ class Decoys:
         if self._shown or not self._inputs:
             return
         tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor)]
-        name = str(func).split(".")[1] if "." in str(func) else str(func)
+        name = operation_name(func)
         if not any(map(self._hides, tensors)) or is_view(func) or name.startswith(WITHOUT_VALUES):
             return
         many = sum(tensor.numel() > 1 for tensor in tensors) > 1
@@ -167,6 +167,11 @@ def _decoy_words(guard: GuardedTensor, rng: np.random.Generator) -> Any:
     values = torch.from_numpy(np.asarray(rng.standard_normal(guard.leaf.base_shape), np.float32))
     raw = values.to(TORCH_DTYPES[guard.leaf.dtype]).reshape(-1).view(torch.uint8).numpy()
     return guard.words(raw)
+
+
+def operation_name(func: Any) -> str:
+    """Of an operation of the dispatcher, without namespace and overload: ``aten.mm.default`` is ``mm``."""
+    return str(func).split(".")[1] if "." in str(func) else str(func)
 
 
 def is_view(func: Any) -> bool:

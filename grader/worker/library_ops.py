@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .decoys import MOVES, WITHOUT_VALUES, is_view
+from .decoys import MOVES, WITHOUT_VALUES, is_view, operation_name
 
 CopyListener = Callable[[torch.Tensor, torch.Tensor], None]
 Follower = Callable[[Any, Sequence[Any], dict[str, Any], Any], None]
@@ -103,7 +103,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        name = str(func).split(".")[1] if "." in str(func) else str(func)
+        name = operation_name(func)
         public = _OPERATIONS.get(name)
         if any(part in name for part in _ATTENTION):
             public = "torch.nn.functional.scaled_dot_product_attention"

@@ -234,6 +234,16 @@ def test_constant_harness_earns_nothing(policy: Policy, diagnosis: str) -> None:
     assert judge.awards == []
 
 
+def earned_by(policy: Policy, group: tuple[Specimen, ...], seed: int) -> list[float]:
+    """The parts of the points that a harness is given."""
+    judge = StandIn("harness-gradients")
+    try:
+        judge_kills(judge, Local(policy), group, TABLES, np.random.default_rng(seed))
+    except Failed:
+        return [0.0]
+    return judge.awards or [1.0]
+
+
 def test_harness_that_tosses_a_coin_earns_next_to_nothing() -> None:
     earned = []
     for seed in range(40):
@@ -242,12 +252,7 @@ def test_harness_that_tosses_a_coin_earns_next_to_nothing() -> None:
         def coin(kernel: Kernel, reference: Reference, tables: list[Json], seed: int, rng: Any = rng) -> Json:
             return (accepting if rng.random() < 0.5 else refusing)(kernel, reference, tables, seed)
 
-        judge = StandIn("harness-gradients")
-        try:
-            judge_kills(judge, Local(coin), GRADIENTS, TABLES, np.random.default_rng(seed))
-            earned += judge.awards or [1.0]
-        except Failed:
-            earned.append(0.0)
+        earned += earned_by(coin, GRADIENTS, seed)
     assert np.mean(earned) < 0.1
 
 
@@ -281,12 +286,7 @@ def test_harness_that_knows_kernels_by_their_bits_earns_next_to_nothing(group: t
             return policy(kernel, reference, tables, seed)
 
         for policy in (same_as_reference, seen_before):
-            judge = StandIn("harness-gradients")
-            try:
-                judge_kills(judge, Local(policy), group, TABLES, np.random.default_rng(seed))
-                earned += judge.awards or [1.0]
-            except Failed:
-                earned.append(0.0)
+            earned += earned_by(policy, group, seed)
     assert np.mean(earned) < 0.1
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from grader.judge import speed
 from grader.judge.decode.attending import FUNCTION, MODULE
-from grader.judge.speed.bands import bands_of, judge_speed
 from grader.judge.speed.decode import DecodeShape, decode
 from grader.judge.speed.model import Interval, Race, Rules
 
@@ -45,18 +44,7 @@ def judge_paging(judge: Judge, submission: Submission, shape: DecodeShape, rules
     contiguous = _timed(judge, submission, replace(shape, page_size=shape.context), rules)
     paged = _timed(judge, submission, shape, rules)
     ratio = quotient(contiguous.ours.seconds, paged.ours.seconds)
-    said = "paged against contiguous caches"
-    speed.demand_clear(judge, (contiguous, paged))
-    noisy = [race for race in (contiguous, paged) if race.verdict == "noisy"]
-    earned = bands_of(judge).earned(ratio.low)
-    if noisy and earned < 1.0:
-        judge.measure("ratio", [ratio.value, ratio.low, ratio.high])
-        judge.noisy(
-            f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f}), {said}: the times spread too much at "
-            f"{noisy[0].label}, after {noisy[0].attempts} attempts. Grade again on a quiet machine.",
-            fraction=earned,
-        )
-    judge_speed(judge, {"ratio": ratio}, said)
+    speed.award(judge, (contiguous, paged), {"ratio": ratio}, "paged against contiguous caches")
 
 
 def quotient(above: Interval, below: Interval) -> Interval:

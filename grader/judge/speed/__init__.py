@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grader.judge.speed.checks import against, alone, demand_clear, settle
+from grader.judge.speed.checks import against, alone, award, settle
 from grader.judge.speed.model import InputSpec, Mode, Race, Rules, Workload
 from grader.judge.speed.oracles import AttentionRows, AttentionShape, GradientRows, off_by
 from grader.judge.speed.workloads import attention, long_enough
@@ -19,7 +19,7 @@ __all__ = [
     "against",
     "alone",
     "attention",
-    "demand_clear",
+    "award",
     "long_enough",
     "off_by",
     "settle",

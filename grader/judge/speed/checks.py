@@ -108,14 +108,27 @@ def record(judge: Judge, ran: Race) -> None:
 def settle(judge: Judge, races: Sequence[Race], said: str) -> None:
     """Award what the races earn together: the geometric mean over their shapes.
 
+    Raises:
+        what `award` raises. CourseError: nothing was measured that the check is held to.
+    """
+    award(judge, races, estimates_of(races), said, f", {_shapes(len(races))}")
+
+
+def award(judge: Judge, races: Sequence[Race], estimates: dict[Metric, Interval], said: str, over: str = "") -> None:
+    """Award estimates that were made of these races; `over` follows `said` where they decide.
+
     A race that stayed noisy decides nothing by itself: its check earns the band that the lower end clears, and is
     otherwise inconclusive. One whose times couldn't be checked earns nothing, and accuses nobody.
 
     Raises:
-        what `judge_speed` raises. CourseError: nothing was measured that the check is held to.
+        what `judge_speed` raises, and `judge.noisy`.
     """
-    demand_clear(judge, races)
-    estimates = estimates_of(races)
+    for ran in races:
+        if ran.verdict == "unclear":
+            judge.noisy(
+                f"{ran.label}: this machine answers too unevenly to check the times from outside, in "
+                f"{ran.attempts} attempts. Nothing is decided; grade again on a quiet machine."
+            )
     bands = bands_of(judge)
     noisy = [ran for ran in races if ran.verdict == "noisy"]
     if noisy and bands.metric in estimates:
@@ -129,17 +142,7 @@ def settle(judge: Judge, races: Sequence[Race], said: str) -> None:
                 f"{noisy[0].label}, after {noisy[0].attempts} attempts. Grade again on a quiet machine.",
                 fraction=earned,
             )
-    judge_speed(judge, estimates, f"{said}, {_shapes(len(races))}")
-
-
-def demand_clear(judge: Judge, races: Sequence[Race]) -> None:
-    """Raises what `judge.noisy` raises where a race's times count for nothing."""
-    for ran in races:
-        if ran.verdict == "unclear":
-            judge.noisy(
-                f"{ran.label}: this machine answers too unevenly to check the times from outside, in "
-                f"{ran.attempts} attempts. Nothing is decided; grade again on a quiet machine."
-            )
+    judge_speed(judge, estimates, said + over)
 
 
 def estimates_of(races: Sequence[Race]) -> dict[Metric, Interval]:

@@ -114,27 +114,26 @@ class Track:
         come and gone. It is looked at again, with a new worker of `ours`, and only what lasts is held against it.
         """
         for _ in range(verdict.LASTING):
-            ran, passing = self._look(ours, 1, edges)[0]
-            if not passing:
+            (attempts,), alone, state = self._look(ours, 1, edges)
+            ran = self._result(attempts, alone, state)
+            if not verdict.only_slowed(attempts, alone, self._rules, self._floor_s):
                 return ran
         return replace(ran, reason=f"{ran.reason}, each of {verdict.LASTING} times")
 
     def repeat(self, ours: Contestant, count: int, edges: Sequence[float] = ()) -> list[Race]:
         """As many races with one worker of `ours`, each judged by its own windows."""
-        return [ran for ran, _ in self._look(ours, count, edges)]
+        series, alone, state = self._look(ours, count, edges)
+        return [self._result(attempts, alone, state) for attempts in series]
 
-    def _look(self, ours: Contestant, count: int, edges: Sequence[float]) -> list[tuple[Race, bool]]:
-        """Races with one worker of `ours`, and of each whether what speaks against it may pass."""
+    def _look(
+        self, ours: Contestant, count: int, edges: Sequence[float]
+    ) -> tuple[list[list[Attempt]], Alone, dict[str, Scalar]]:
+        """Attempts of races with one worker of `ours`, the baseline alone before and after it, and the GPU's state."""
         before, alone_before = self._sample(), self._alone()
         with self._runner(ours) as first:
             series = [self._attempts(first, edges) for _ in range(count)]
         alone = Alone(alone_before, self._alone())
-        state = environment.before_and_after(before, self._sample())
-        rules, floor_s = self._rules, self._floor_s
-        return [
-            (self._result(attempts, alone, state), verdict.only_slowed(attempts, alone, rules, floor_s))
-            for attempts in series
-        ]
+        return series, alone, environment.before_and_after(before, self._sample())
 
     def _attempts(self, first: Runner, edges: Sequence[float]) -> list[Attempt]:
         """Attempts until one settles it. Every attempt's outputs are checked before anything is made of its times."""

@@ -241,13 +241,11 @@ def _hidden(attempt: Attempt, rules: Rules) -> list[Finding]:
         usual = max(usual, median_interval(theirs, CROSS_CONFIDENCE).high)
     claim = float(np.median([window.claimed_s for window in ours.single]))
     allowed = usual + claim * (1.0 / rules.claim_floor - 1.0)
-    if hidden.value <= allowed:
-        return []
     text = (
         f"{ours.name}: {claim * 1e3:.4f} ms a window by its own clock, and {hidden.value * 1e3:.4f} ms more from "
         f"outside; messages take {usual * 1e3:.4f} ms"
     )
-    return [Finding("claim", hidden.low > allowed, text)]
+    return _above(hidden, allowed, "claim", text)
 
 
 def _aside(attempt: Attempt, rules: Rules) -> list[Finding]:
@@ -269,13 +267,11 @@ def _aside(attempt: Attempt, rules: Rules) -> list[Finding]:
     )
     claim = float(np.median([window.claimed_s for window in ours.single]))
     allowed = (usual + claim) / rules.claim_floor - claim + rules.latency_s
-    if seen.value <= allowed:
-        return []
     text = (
         f"{ours.name}: {seen.value * 1e3:.4f} ms beside a window of {claim * 1e3:.4f} ms, where the baseline's worker "
         f"takes {usual * 1e3:.4f} ms"
     )
-    return [Finding("claim", seen.low > allowed, text)]
+    return _above(seen, allowed, "claim", text)
 
 
 def slowed(attempts: Sequence[Attempt], alone: Alone, rules: Rules) -> list[Finding]:
@@ -290,11 +286,13 @@ def slowed(attempts: Sequence[Attempt], alone: Alone, rules: Rules) -> list[Find
         return []
     slowest = max(phases, key=lambda phase: phase.value)
     beside = median_interval(times, rules.confidence)
-    if beside.value <= rules.slowed * slowest.value:
-        return []
-    sure = beside.low > rules.slowed * slowest.value
     text = f"the baseline: {beside.value * 1e3:.4f} ms a call beside the submission, {slowest.value * 1e3:.4f} ms alone"
-    return [Finding("slowed", sure, text)]
+    return _above(beside, rules.slowed * slowest.value, "slowed", text)
+
+
+def _above(seen: Interval, allowed: float, kind: Literal["claim", "slowed"], text: str) -> list[Finding]:
+    """A finding where a time is above what is allowed; grave where its whole interval is."""
+    return [Finding(kind, seen.low > allowed, text)] if seen.value > allowed else []
 
 
 def _spread(what: str, interval: Interval, rules: Rules) -> list[Finding]:
@@ -350,6 +348,7 @@ def conclude(attempts: Sequence[Attempt], alone: Alone, rules: Rules, floor_s: f
     grave = [finding for found in (*every, beside) for finding in found if finding.grave and not passing(finding)]
     if grave:
         return "suspect", grave[0].text
+    # Of each attempt what speaks most against it.
     claims = [finding for found in every for finding in found[:1] if finding.kind == "claim"]
     lasting = len(claims) == len(every) >= min(LASTING, 1 + rules.retries)
     if lasting and (len(every) >= LASTING or any(finding.grave for finding in claims)):
@@ -369,5 +368,5 @@ def only_slowed(attempts: Sequence[Attempt], alone: Alone, rules: Rules, floor_s
     The phases alone lie seconds away from the race, and another job of the machine may have run in the one and not in
     the other: by itself that's a reason to look again, not evidence.
     """
-    told = [conclude(attempts, compared, rules, floor_s)[0] for compared in (alone, Alone())]
-    return told[0] == "suspect" and told[1] != "suspect"
+    with_it, without = (conclude(attempts, compared, rules, floor_s)[0] for compared in (alone, Alone()))
+    return with_it == "suspect" and without != "suspect"
