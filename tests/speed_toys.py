@@ -78,7 +78,7 @@ def flash_attention_forward(q, k, v, *, causal=False, scale=None, window=None):
 """
 
 
-def made(folder: Path, files: dict[str, str], *, runtime: Literal["numpy", "torch"] = "numpy") -> Submission:
+def made(folder: Path, files: dict[str, str], *, runtime: Literal["numpy", "torch", "triton"] = "numpy") -> Submission:
     """A submission of those files, the first of which holds its functions."""
     for name, text in files.items():
         (folder / name).write_text(text)

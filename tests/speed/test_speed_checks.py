@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from speed_toys import HONEST_ATTENTION, QUICK, made
+from speed_toys import HONEST_ATTENTION, MATMUL, QUICK, made, matmul
 from toy_course import LAB_ID, write_course
 
 from grader.course import CheckSpec
@@ -236,3 +236,13 @@ def test_gradient_rows_accept_the_exact_gradients_and_refuse_others() -> None:
         for number in picks:
             assert "off by" in oracle.problem(drawn, picks, {**taken, number: taken[number] * 1.2})
     assert seen == {0, 1, 2}
+
+
+@pytest.mark.xdist_group("races")
+def test_race_of_a_lab_of_kernels_fails_a_library_at_the_timed_shape(judge: Judge, tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    (tmp_path / "s").mkdir()
+    with made(tmp_path / "s", {"answer.py": MATMUL}, runtime="triton") as submission, pytest.raises(Verdict) as verdict:
+        speed.alone(judge, submission, matmul(), rules=QUICK)
+    assert verdict.value.status is Status.FAIL
+    assert "`product` calls torch.matmul at a shape that is timed (96 x 96)" in str(verdict.value)

@@ -216,6 +216,16 @@ def test_conclude_of_claims_that_look_low_once_waits_for_more() -> None:
     assert verdict.conclude([attempt] * 3, Alone(), RULES, 0.0)[0] == "suspect"
 
 
+def test_conclude_of_one_sure_claim_among_honest_attempts_counts_the_honest_ones() -> None:
+    machine = Machine(GPU, 5)
+    low, honest = (machine.attempt(ours, BASE, RULES) for ours in (Runner(1e-3, claim=half), Runner(1e-3)))
+    assert verdict.findings(low, RULES, 0.0)[0].grave
+    alone = Alone(machine.alone(BASE, RULES), machine.alone(BASE, RULES))
+    assert verdict.conclude([low], alone, RULES, 0.0)[0] == "unclear"
+    assert verdict.conclude([low, honest], alone, RULES, 0.0) == ("ok", "")
+    assert verdict.kept([low, honest], RULES, 0.0) == [honest]
+
+
 @pytest.mark.parametrize("noise", [LATE, LATER], ids=["late", "later"])
 def test_conclude_on_a_machine_that_answers_late_accuses_nobody_and_believes_no_one(noise: Noise) -> None:
     """Whoever keeps the processors busy can bring that about: it must not pay."""
