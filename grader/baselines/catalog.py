@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from grader.errors import CourseError
+from grader.provenance import installed_version
 from grader.sandbox.environment import SYSTEM_DIRS, is_within, python_files
 
 Operation = Literal["forward", "backward", "decode", "paged_decode"]
@@ -29,6 +30,7 @@ class Baseline:
         title: for a person.
         module: of the staged folder, e.g. ``peers.sdpa_flash``.
         package: what must be installed beside torch; empty for nothing.
+        distributions: one of them, whichever is installed, brings the kernels; none when they are torch's own.
         operations: what it does on a GPU. cpu: what it does on a CPU. oldest_sm: of the GPUs that it has kernels for.
         dtypes: that its GPU kernels take. cpu_dtypes: that its CPU code takes.
     """
@@ -37,6 +39,7 @@ class Baseline:
     title: str
     module: str
     package: Literal["", "flash_attn", "flash_attn.cute"] = ""
+    distributions: tuple[str, ...] = ()
     operations: tuple[Operation, ...] = OPERATIONS
     cpu: tuple[Operation, ...] = ()
     oldest_sm: int = 80
@@ -46,6 +49,11 @@ class Baseline:
     def function(self, operation: Operation) -> str:
         """Name of the module's function; a backward pass goes through the differentiable forward."""
         return operation if operation in ("decode", "paged_decode") else "forward"
+
+    def release(self) -> str:
+        """The library behind it and its version, e.g. "flash-attn-4 4.0.0"; empty when that is torch."""
+        versions = ((name, installed_version(name)) for name in self.distributions)
+        return next((f"{name} {version}" for name, version in versions if version), "")
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,13 @@ class Absent:
 
 _ALL = (
     Baseline("sdpa_flash", "SDPA, flash backend", "peers.sdpa_flash", operations=UNPAGED, cpu=UNPAGED),
-    Baseline("sdpa_cudnn", "SDPA, cuDNN backend", "peers.sdpa_cudnn", operations=UNPAGED),
+    Baseline(
+        "sdpa_cudnn",
+        "SDPA, cuDNN backend",
+        "peers.sdpa_cudnn",
+        distributions=("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
+        operations=UNPAGED,
+    ),
     Baseline("sdpa_math", "SDPA, math backend", "peers.sdpa_math", cpu=OPERATIONS, oldest_sm=0, dtypes=EVERY_FLOAT),
     Baseline(
         "flex_attention",
@@ -68,8 +82,8 @@ _ALL = (
         cpu=("forward", "decode"),
         dtypes=EVERY_FLOAT,
     ),
-    Baseline("flash_attn", "flash_attn (FA2)", "peers.flash_attn", "flash_attn"),
-    Baseline("flash_attn_cute", "flash_attn.cute (FA4)", "peers.flash_attn_cute", "flash_attn.cute"),
+    Baseline("flash_attn", "flash_attn (FA2)", "peers.flash_attn", "flash_attn", ("flash-attn",)),
+    Baseline("flash_attn_cute", "flash_attn.cute (FA4)", "peers.flash_attn_cute", "flash_attn.cute", ("flash-attn-4",)),
 )
 _BY_NAME = {baseline.name: baseline for baseline in _ALL}
 NAMES = tuple(_BY_NAME)

@@ -56,10 +56,11 @@ class KeptBaseline(_Keeping, TrustedModule):
 
 @dataclass(frozen=True)
 class Lane:
-    """An entry with what runs it."""
+    """An entry with what runs it; `release` names the library that a baseline's kernels are of, and its version."""
 
     entry: Entry
     contestant: Contestant
+    release: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ def opened(
         staged = stack.enter_context(stage(folder, lab, course.starter_dir(lab.id)))
         for entry in plan.entries:
             runs: Submission
+            release = ""
             if not entry.baseline:
                 runs = stack.enter_context(KeptSubmission(staged, lab, isolation, target.device, target.profile))
                 contestant = Contestant(entry.name, runs, entry.function, entry.module, entry.kwargs)
@@ -96,7 +98,8 @@ def opened(
                     continue
                 runs = stack.enter_context(KeptBaseline(STAGED, found.module, found.title, isolation, target.device))
                 contestant = Contestant(entry.name, runs, found.function(entry.operation), found.module)
-            lanes.append(Lane(entry, contestant))
+                release = found.release()
+            lanes.append(Lane(entry, contestant, release))
         _start(lanes)
         yield Lanes(tuple(lanes), absent, staged)
 

@@ -135,6 +135,7 @@ class _Running:
         self._versions = provenance.versions(target.gpu.driver if target.gpu is not None else "")
         self._rng = np.random.default_rng()
         self._notes: dict[str, str] = {}
+        self._releases: dict[str, str] = {}
         self._path = request.out / f"{plan.stem}.csv"
         self._submission = ""
         gpu = target.gpu.name if target.gpu is not None and self._on_gpu else "CPU"
@@ -143,6 +144,7 @@ class _Running:
     def run(self, lanes: Lanes) -> BenchResult:
         result = self._result
         self._submission = _hash(self._lab, lanes)
+        self._releases = {lane.entry.name: lane.release for lane in lanes.open}
         result.absent = dict(lanes.absent)
         for name, reason in lanes.absent.items():
             self._tell(f"{name} is absent: {reason}")
@@ -167,9 +169,11 @@ class _Running:
         return result
 
     def _still_holds(self, row: Row) -> bool:
-        """Whether a row of an earlier run was made on this machine and, if it's the submission's, with these files."""
+        """Whether a row of an earlier run was made on this machine, with this library or these files of the student."""
         here = all(row[name] == value for name, value in self._machine().items())
-        return here and row["submission"] in ("", self._submission)
+        release = self._releases.get(row["kernel"], "")
+        same_library = not release or row["note"].split("; ")[0] == release
+        return here and same_library and row["submission"] in ("", self._submission)
 
     def _look_at_fa1(self, entries: list[tuple[Lane, Point]]) -> None:
         """Count the traffic of the provided kernel before the first row bears its name."""
@@ -256,6 +260,7 @@ class _Running:
             sizes = (int(point.cells[name]) for name in ("batch", "q_heads", "seqlen", "head_dim"))
             row["hbm_bytes"] = str(fa1.closed_form(outcome.lane.contestant.submission, *sizes))
         notes = [
+            outcome.lane.release,
             self._notes.get(entry.name, entry.note),
             outcome.wrong,
             *outcome.doubts,

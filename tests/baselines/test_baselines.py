@@ -241,3 +241,13 @@ def test_open_baseline_outlives_its_workers_and_removes_its_copy_at_the_end() ->
     copy = forgotten._copy.path
     del forgotten
     assert not copy.exists()
+
+
+def test_a_baseline_names_the_library_that_its_kernels_are_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {"nvidia-cudnn-cu12": "9.9", "flash-attn-4": "4.0.0b36"}
+    monkeypatch.setattr(catalog, "installed_version", lambda name: installed.get(name, ""))
+    releases = {name: catalog._BY_NAME[name].release() for name in NAMES}
+    assert {name: release for name, release in releases.items() if release} == {
+        "sdpa_cudnn": "nvidia-cudnn-cu12 9.9",
+        "flash_attn_cute": "flash-attn-4 4.0.0b36",
+    }

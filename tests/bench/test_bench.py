@@ -12,8 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from grader.baselines import catalog
 from grader.bench import plans, table
 from grader.bench.plans import Setting, plan_of
 from grader.bench.plot import draw
@@ -146,6 +148,24 @@ def test_bench_resume_keeps_the_rows_that_are_there(benched: tuple[Path, Any], t
     assert {(row["seqlen"], row["kernel"]) for row in second[len(kept) :]} == {("16", "fa2")}
     assert len(second) == len(first)
     assert len({row["submission"] for row in second}) == 2
+
+
+def test_a_row_names_the_library_of_its_kernel_and_resume_keeps_none_of_another_release(
+    benched: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, (_, first, _) = benched
+    numpy_backed = replace(catalog._BY_NAME["sdpa_math"], distributions=("not-there", "numpy"))
+    monkeypatch.setitem(catalog._BY_NAME, "sdpa_math", numpy_backed)
+    (tmp_path / "out").mkdir()
+    before = [row for row in first if row["kernel"] == "sdpa-math"]
+    now = f"numpy {np.__version__}"
+    kept, older = [before[0] | {"note": f"{now}; kept"}], [row | {"note": "numpy 1.0"} for row in before[1:]]
+    table.write(tmp_path / "out" / "benchmark.csv", "lab06", [*kept, *older])
+    arguments = ("--submission", str(folder / "mine"), "--only", "sdpa-math", "--resume")
+    with entries_of("sdpa_math", fa1=False):
+        _, rows, _ = run(tmp_path, *arguments)
+    assert (rows[:1], len(rows)) == (kept, len(before))
+    assert all(row["note"].split("; ")[0] == now for row in rows)
 
 
 def test_bench_of_a_decode_step_satisfies_its_labs_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
