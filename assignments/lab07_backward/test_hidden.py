@@ -284,7 +284,7 @@ def test_large_shapes(
 def test_speed_against_sdpa_flash(submission: Submission, judge: Judge) -> None:
     """Ratio of times, interleaved, over shapes that take 0.3 ms or more: the gradients alone, of a call made before."""
     races = [
-        speed.against(judge, submission, _timed(shape), baseline="sdpa_flash", operation="backward")
+        speed.against(judge, submission, _timed(judge, shape), baseline="sdpa_flash", operation="backward")
         for shape in TIMED_SHAPES
     ]
     speed.settle(judge, races, "SDPA flash's backward over yours")
@@ -293,11 +293,12 @@ def test_speed_against_sdpa_flash(submission: Submission, judge: Judge) -> None:
 @check("speed-roofline")
 def test_fraction_of_the_roofline(submission: Submission, judge: Judge) -> None:
     """FLOPs of the backward over its time, over the profile's peak, at seqlen 4096 and head_dim 128."""
-    speed.settle(judge, [speed.alone(judge, submission, _timed(LONG))], "of the roofline")
+    speed.settle(judge, [speed.alone(judge, submission, _timed(judge, LONG))], "of the roofline")
 
 
-def _timed(shape: speed.AttentionShape) -> speed.Workload:
-    return speed.attention(shape, function=judging.DIFFERENTIABLE, mode="backward")
+def _timed(judge: Judge, shape: speed.AttentionShape) -> speed.Workload:
+    long = speed.long_enough(shape, judge.profile, "backward")
+    return speed.attention(long, function=judging.DIFFERENTIABLE, mode="backward")
 
 
 # kept-from-students-4aaa96217b3cfe75

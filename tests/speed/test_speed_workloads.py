@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from grader.errors import UsageError
 from grader.judge import speed
 from grader.judge.speed.race import roofline_s
 from grader.judge.speed.runner import most_calls
+from grader.modules import load_module
 from grader.profiles import load_profile
 
 ROOT = Course.find(Path(__file__)).root
@@ -51,6 +53,34 @@ def test_long_enough_gives_a_graded_shape_that_fits_the_card(card: str, mode: sp
     rules = speed.Rules()
     window = 2 * most_calls(workload, rules, profile.memory_gib * GIB) * 2 * workload.bytes
     assert 2 * window <= profile.memory_gib * GIB  # of both contestants
+
+
+CARDS = ("l4", "a10", "rtx3090", "rtx4090", "a100-40gb", "a100-80gb", "h100-pcie", "h100-sxm", "h200", "b200")
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_graded_backwards_are_long_enough_for_the_card_and_fit_it(card: str) -> None:
+    hidden = load_module(ROOT / "assignments/lab07_backward/test_hidden.py", "hidden_checks_of_lab07")
+    profile = load_profile(ROOT, card)
+    for shape in hidden.TIMED_SHAPES:
+        workload = hidden._timed(SimpleNamespace(profile=profile), shape)
+        assert (workload.function, workload.mode) == ("flash_attention", "backward")
+        assert workload.flops / (0.55e12 * profile.peak(shape.dtype)) >= 0.3e-3
+        inputs = sum(2 * spec.size for spec in workload.inputs)
+        most = most_calls(workload, speed.Rules(), profile.memory_gib * GIB)
+        # Windows of twice the calls, of both contestants: inputs, gradients, and the forward's outputs.
+        assert 2 * 2 * most * (inputs + 2 * workload.output_bytes) <= profile.memory_gib * GIB / 2
+
+
+def test_graded_backwards_on_an_h200_are_those_that_its_thresholds_were_measured_at() -> None:
+    hidden = load_module(ROOT / "assignments/lab07_backward/test_hidden.py", "hidden_checks_of_lab07")
+    judge = SimpleNamespace(profile=load_profile(ROOT, "h200"))
+    labels = [hidden._timed(judge, shape).label for shape in hidden.TIMED_SHAPES]
+    assert labels == [
+        "(1, 16, 4096, 128) bfloat16",
+        "(4, 16, 2048, 128) bfloat16 causal",
+        "(4, 16, 2048, 64) float16",
+    ]
 
 
 def test_long_enough_leaves_a_long_shape_alone_and_doubles_a_short_one() -> None:
