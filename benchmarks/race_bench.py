@@ -33,7 +33,11 @@ REHEARSAL = Rules(
 
 @dataclass(frozen=True)
 class Bench:
-    """This machine and what is raced on it."""
+    """This machine and what is raced on it.
+
+    Attributes:
+        profile: of the card; on a CPU the course's own, whose answers a launcher gets that asks for its card.
+    """
 
     course: Course
     isolation: Isolation
@@ -48,7 +52,8 @@ class Bench:
         course = Course.find(ROOT)
         if device == "cpu":
             tiny = AttentionShape(1, 2, 2, 64, 64, 32, "float32")
-            return cls(course, choose_isolation(), device, load_profile(ROOT, "cpu"), REHEARSAL, tiny)
+            profile = load_profile(ROOT, course.settings.default_profile)
+            return cls(course, choose_isolation(), device, profile, REHEARSAL, tiny)
         gpu = detect().gpu
         if gpu is None:
             raise SystemExit(f"No GPU here: {detect().reason}.")

@@ -8,7 +8,8 @@ All of them without ``--part``. The file is written after every step and taken u
 broken off the steps that are there aren't made again, and a finished one isn't run again unless it's named. A part that
 fails is noted, and the next one runs. Exits with 1 when an expectation isn't met.
 
-``--device cpu`` runs the same code on tiny shapes, Triton in its interpreter: a rehearsal, whose times mean nothing.
+``--device cpu`` runs the same code on tiny shapes, Triton in its interpreter: a rehearsal, whose times mean nothing, so
+that what a time decides isn't expected of it.
 """
 
 from __future__ import annotations
@@ -67,6 +68,11 @@ class Keep:
         self.write(found)
 
 
+def by_the_clock(bench: Bench, unmet: list[str]) -> list[str]:
+    """Expectations that weren't met as times have it; none on a CPU."""
+    return unmet if bench.device == "cuda" else []
+
+
 # Parts
 
 
@@ -122,7 +128,7 @@ def part_verdicts(bench: Bench, keep: Keep, repeats: int) -> Json:
         unmet.append(f"verdicts {result['verdicts']}")
     if result["cv"] > MOST_CV:
         unmet.append(f"CV of the ratio {result['cv']:.4f}")
-    return {**result, "unmet": unmet}
+    return {**result, "unmet": by_the_clock(bench, unmet)}
 
 
 def part_itself(bench: Bench, keep: Keep, repeats: int) -> Json:
@@ -136,7 +142,7 @@ def part_itself(bench: Bench, keep: Keep, repeats: int) -> Json:
     unmet = [f"1.0 lies outside of {len(outside)} intervals: ratios {outside}"] if outside else []
     if "suspect" in result["verdicts"]:
         unmet.append("a race was suspect")
-    return {**result, "outside": len(outside), "unmet": unmet}
+    return {**result, "outside": len(outside), "unmet": by_the_clock(bench, unmet)}
 
 
 def part_honest(bench: Bench, keep: Keep, repeats: int) -> Json:
@@ -159,12 +165,9 @@ def part_honest(bench: Bench, keep: Keep, repeats: int) -> Json:
                 races[name] = {"absent": str(error)}
             keep({"races": races})
             say(f"{name}: {_short(races[name])}")
-    unmet = [
-        f"{name}: {race.get('failed') or race.get('reason')}"
-        for name, race in races.items()
-        if "failed" in race or race.get("verdict") == "suspect"
-    ]
-    return {"races": races, "unmet": unmet}
+    failed = [f"{name}: {race['failed']}" for name, race in races.items() if "failed" in race]
+    suspect = [f"{name}: {race['reason']}" for name, race in races.items() if race.get("verdict") == "suspect"]
+    return {"races": races, "unmet": failed + by_the_clock(bench, suspect)}
 
 
 def _told_or_failed(track: Track, contestant: Contestant) -> Json:
@@ -188,7 +191,10 @@ def part_exploits(bench: Bench, keep: Keep, repeats: int) -> Json:
             ended[path.stem] = exploit_on(bench, track, path)
             keep({"exploits": ended})
             say(f"{path.stem}: {ended[path.stem]['ends']}")
-    return {"exploits": ended, "unmet": [name for name, end in ended.items() if end["ends"] not in end["may"]]}
+    missed = [name for name, end in ended.items() if end["ends"] not in end["may"]]
+    # A machine that answers too late to check a time accuses nobody, and nobody earns anything.
+    unclear = [name for name in missed if ended[name]["ends"] == "unclear"]
+    return {"exploits": ended, "unmet": [name for name in missed if name not in unclear] + by_the_clock(bench, unclear)}
 
 
 def exploit_on(bench: Bench, track: Track, path: Path) -> Json:

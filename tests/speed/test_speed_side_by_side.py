@@ -7,11 +7,12 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchmarks import reference_grades, side_by_side, speed_on_gpu
+from benchmarks import race_bench, reference_grades, side_by_side, speed_on_gpu
 from benchmarks.race_bench import REHEARSAL
 from benchmarks.speed_on_gpu import Keep
 from grader.course import Course
@@ -171,3 +172,23 @@ def test_main_runs_the_parts_after_one_that_fails_and_takes_that_one_up_again(
     parts = stub.run()
     assert list(stub.given) == ["broken"]
     assert stub.given["broken"]["races"] == parts["broken"]["races"] == [1, 2]
+
+
+def test_rehearsal_answers_a_launcher_that_asks_for_its_card() -> None:
+    """Right answers of lab06 look their tiles up by the device's capability; without a card's profile they raise."""
+    profile = race_bench.Bench.here("cpu").profile
+    assert profile is not None
+    assert profile.sm is not None
+
+
+@pytest.mark.parametrize(
+    ("device", "unmet"), [("cpu", []), ("cuda", ["1.0 lies outside of 1 intervals: ratios [1.9]"])]
+)
+def test_what_a_time_decides_is_expected_of_a_gpu_only(
+    device: str, unmet: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU a neighbour's job alone moves a ratio to 1.9."""
+    found = {"races": [{"ratio": 1.9, "low": 1.5, "high": 2.3}], "verdicts": ["ok"]}
+    monkeypatch.setattr(speed_on_gpu, "repeated", lambda *_: found)
+    bench: Any = SimpleNamespace(device=device)
+    assert speed_on_gpu.part_itself(bench, Keep(print), 1)["unmet"] == unmet
