@@ -61,3 +61,34 @@ def test_a_kept_table_has_the_submission_and_its_peers_right_at_every_shape(lab:
     keys = [table.key_of(row, plan.key) for row in rows]
     assert len(set(keys)) == len(keys)
     assert {"sdpa-flash", "sdpa-cudnn", "flash-attn-cute", *plan.own} <= {row["kernel"] for row in rows}
+
+
+def least_work(row: Mapping[str, str]) -> tuple[float, float]:
+    """(FLOPs, bytes) of a call, told by the row's shape alone: visible pairs; every tensor and the LSE crosses once."""
+    batch, heads, kv_heads, d = (int(row[name]) for name in ("batch", "q_heads", "kv_heads", "head_dim"))
+    if "context" in row:
+        context, page_size = int(row["context"]), int(row["page_size"])
+        tables = 4 * batch * (-(-context // page_size) + 1)
+        return 4.0 * batch * heads * context * d, 2 * 2 * batch * d * (context * kv_heads + heads) + tables
+    n = int(row["seqlen"])
+    pairs = n * (n + 1) // 2 if row["causal"] == "yes" else n * n
+    passes = {"forward": 1, "backward": 2}[row["direction"]]
+    moved = passes * 2 * batch * n * d * 2 * (heads + kv_heads) + 4 * batch * heads * n
+    return {"forward": 4.0, "backward": 10.0}[row["direction"]] * batch * heads * pairs * d, moved
+
+
+@pytest.mark.parametrize("lab", sorted(plans.PLANS))
+def test_the_rates_of_a_kept_row_follow_from_its_shape_and_time(lab: str) -> None:
+    """An H200's datasheet: 4800 GB/s, 989 TFLOP/s in bfloat16."""
+    for row in table.read(RESULTS / f"{lab}_h200" / f"{plans.PLANS[lab].stem}.csv", lab):
+        assert row["dtype"] == "bfloat16"
+        seconds = float(row["median_ms"]) / 1e3
+        flops, moved = least_work(row)
+        assert float(row["tflops"]) == pytest.approx(flops / seconds / 1e12, rel=1e-4)
+        assert float(row["gbs"]) == pytest.approx(moved / seconds / 1e9, rel=1e-3)
+        floor = max(flops / 989e12, moved / 4800e9)
+        assert float(row["roofline_fraction"]) == pytest.approx(floor / seconds, rel=1e-3, abs=1e-4)
+        assert float(row["roofline_fraction"]) < 1.0
+        assert float(row["max_error"]) <= float(row["allowed_error"])
+        assert int(row["repeats"]) >= 10
+        assert all(row[name] for name in ("iqr_ms", "gpu", "driver", "torch", "triton", "python", "profile"))
