@@ -57,7 +57,7 @@ def test_before_and_after_keeps_what_did_not_change_once() -> None:
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    monkeypatch.setattr(lock.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(lock, "SHARED", tmp_path)
     return "GPU-5f/../x"
 
 
@@ -103,3 +103,22 @@ def test_device_lock_that_cannot_be_made_says_where(device: str, tmp_path: Path)
     (tmp_path / lock.FOLDER).write_text("a file where the folder should be")
     with pytest.raises(InfrastructureError, match="can't be taken at"), lock.device_lock(device):
         pass
+
+
+def test_lock_path_is_the_same_whatever_the_folder_for_temporary_files(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two jobs of a scheduler that share a card have a TMPDIR each."""
+    found = set()
+    for job in ("job 1", "job 2"):
+        monkeypatch.setattr(lock.tempfile, "tempdir", str(tmp_path / job))
+        found.add(lock.lock_path(device))
+    assert found == {tmp_path / lock.FOLDER / "GPU-5f____x.lock"}
+
+
+def test_lock_path_without_a_shared_folder_is_among_temporary_files(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "SHARED", tmp_path / "nowhere")
+    monkeypatch.setattr(lock.tempfile, "tempdir", str(tmp_path))
+    assert lock.lock_path(device) == tmp_path / lock.FOLDER / "GPU-5f____x.lock"

@@ -15,11 +15,14 @@ from grader.errors import InfrastructureError
 
 WAIT_S = 600.0
 FOLDER = "grade-locks"
+SHARED = Path("/tmp")
+"""The same for every process of a machine; a scheduler gives each job a TMPDIR of its own, and two may share a card."""
 
 
 def lock_path(device: str) -> Path:
-    """The lock file of a device: a GPU's UUID, or ``cpu``."""
-    folder = Path(tempfile.gettempdir()) / FOLDER
+    """The lock file of a device: a GPU's UUID, or ``cpu``. In the folder for temporary files where there's no /tmp."""
+    shared = SHARED if os.access(SHARED, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+    folder = shared / FOLDER
     return folder / f"{re.sub(r'[^A-Za-z0-9-]', '_', device)}.lock"
 
 
