@@ -92,3 +92,16 @@ def test_the_rates_of_a_kept_row_follow_from_its_shape_and_time(lab: str) -> Non
         assert float(row["max_error"]) <= float(row["allowed_error"])
         assert int(row["repeats"]) >= 10
         assert all(row[name] for name in ("iqr_ms", "gpu", "driver", "torch", "triton", "python", "profile"))
+
+
+def test_the_handout_of_lab08_says_what_was_measured(parts: Mapping[str, Any]) -> None:
+    rows = table.read(RESULTS / "lab08_h200" / "benchmark.csv", "lab08")
+    gbs = {(row["kernel"], row["context"]): float(row["gbs"]) for row in rows}
+    handout = (PROJECT / "assignments/lab08_decode/README.md").read_text()
+    flash, own = (f"{gbs[kernel, '16384']:.0f}" for kernel in ("sdpa-flash", "paged"))
+    assert f"16k at {flash}, the course's reference at {own} (`grade bench lab08` there)" in handout
+    measured = parts["grades"]["labs"]["lab08"]["checks"]["speed-bandwidth"]["measured"]
+    moved = 2 * 2 * 128 * (32768 * 4 + 28)
+    alone = moved / measured["(1, 28/4, 32768, 128) paged: yours median_ms"] / 1e6
+    assert f"{moved / 1e6:.0f} MB of cache at {round(alone, -1):.0f} GB/s from one sequence" in handout
+    assert f"at {round(gbs['paged', '1024'], -1):.0f} from sixteen (1k, 8 kv heads)" in handout
