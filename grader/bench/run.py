@@ -20,6 +20,7 @@ from grader.bench.plans import BenchPlan, Entry, Point, Setting, Shape, Sweep, p
 from grader.bench.table import Row
 from grader.course import Course, Lab
 from grader.errors import UsageError
+from grader.judge.benchmark_table import CPU
 from grader.judge.requirements import need_runtime
 from grader.judge.speed import environment
 from grader.judge.speed.decode import DecodeShape
@@ -139,7 +140,7 @@ class _Running:
         self._releases: dict[str, str] = {}
         self._path = request.out / f"{plan.stem}.csv"
         self._submission = ""
-        gpu = target.gpu.name if target.gpu is not None and self._on_gpu else "CPU"
+        gpu = target.gpu.name if target.gpu is not None and self._on_gpu else CPU
         self._result = BenchResult(plan, target.device, gpu)
 
     def run(self, lanes: Lanes) -> BenchResult:
