@@ -114,7 +114,8 @@ def run_shape(
             runs.test()
             if runs.alive:
                 running.append(runs)
-        tell(f"timing {', '.join(runs.outcome.lane.entry.name for runs in running) or 'nothing'}")
+        if running:
+            tell(f"timing {', '.join(runs.outcome.lane.entry.name for runs in running)}")
         for number in range(-track.rules.discarded, track.rules.rounds):
             # There and back, so that no kernel always runs on the card that another has just heated.
             for runs in [*running, *reversed(running)]:

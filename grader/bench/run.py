@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,9 +16,11 @@ from grader import provenance
 from grader.bench import fa1, table
 from grader.bench.heat import Outcome, Track, run_shape
 from grader.bench.lanes import Lane, Lanes, opened
-from grader.bench.plans import BenchPlan, Point, Setting, Shape, Sweep, plan_of
+from grader.bench.plans import BenchPlan, Entry, Point, Setting, Shape, Sweep, plan_of
 from grader.bench.table import Row
 from grader.course import Course, Lab
+from grader.errors import UsageError
+from grader.judge.benchmark_table import CPU
 from grader.judge.requirements import need_runtime
 from grader.judge.speed import environment
 from grader.judge.speed.decode import DecodeShape
@@ -138,7 +140,7 @@ class _Running:
         self._releases: dict[str, str] = {}
         self._path = request.out / f"{plan.stem}.csv"
         self._submission = ""
-        gpu = target.gpu.name if target.gpu is not None and self._on_gpu else "CPU"
+        gpu = target.gpu.name if target.gpu is not None and self._on_gpu else CPU
         self._result = BenchResult(plan, target.device, gpu)
 
     def run(self, lanes: Lanes) -> BenchResult:
@@ -148,6 +150,8 @@ class _Running:
         result.absent = dict(lanes.absent)
         for name, reason in lanes.absent.items():
             self._tell(f"{name} is absent: {reason}")
+        if not lanes.open:
+            raise UsageError("None of these kernels can be benched here.", hint="Name others with --only.")
         if not self._on_gpu:
             self._tell(ON_CPU)
         if self._request.resume:
@@ -163,10 +167,20 @@ class _Running:
             left = (time.monotonic() - began) / max(done, 1) * (len(shapes) - number)
             if left >= 1 and done:
                 self._tell(f"about {left:.0f} s left")
-        own = [row for row in result.rows if row["kernel"] in self._plan.own]
-        result.own_missing = len(self._plan.own) * len(shapes) - sum(row["correct"] == "yes" for row in own)
+        result.own_missing = self._own_missing(shapes)
         table.write(self._path, self._plan.lab, result.rows)
         return result
+
+    def _own_missing(self, shapes: Sequence[Shape]) -> int:
+        """How many of the submission's rows this sweep asks for are wrong or lack; kept rows of another don't count."""
+        good = {table.key_of(row, self._plan.key) for row in self._result.rows if row["correct"] == "yes"}
+        own = [entry for entry in self._plan.entries if entry.name in self._plan.own]
+        points = [(entry, self.setting.point(shape, entry)) for shape in shapes for entry in own]
+        return sum(self._key(entry, point) not in good for entry, point in points if not isinstance(point, str))
+
+    def _key(self, entry: Entry, point: Point) -> tuple[str, ...]:
+        cells = {"kernel": entry.name} | {name: str(value) for name, value in point.cells.items()}
+        return table.key_of(cells, self._plan.key)
 
     def _still_holds(self, row: Row) -> bool:
         """Whether a row of an earlier run was made on this machine, with this library or these files of the student."""
@@ -195,8 +209,7 @@ class _Running:
             if isinstance(point, str):
                 self._result.left_out.append((lane.entry.name, shape_label(shape), point))
                 continue
-            cells = {"kernel": lane.entry.name} | {name: str(value) for name, value in point.cells.items()}
-            if table.key_of(cells, self._plan.key) not in have:
+            if self._key(lane.entry, point) not in have:
                 entries.append((lane, point))
         return entries
 

@@ -29,6 +29,12 @@ HEAT = ("sm_mhz", "power_w", "temperature_c", "throttle_reasons")
 
 
 WORDS = frozenset({"kernel", "causal", "dtype", "direction"})
+CHOICES = {
+    "correct": ("yes", "no"),
+    "causal": ("yes", "no"),
+    "dtype": ("float16", "bfloat16", "float32"),
+    "direction": ("forward", "backward"),
+}
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]*")
 _WHOLE = re.compile(r"[1-9][0-9]{0,8}")
 
@@ -92,6 +98,8 @@ def _fault(row: Mapping[str | None, object], lab: str) -> str:
         return f"it has {'more' if None in row else 'fewer'} cells than the header"
     for name, cell in row.items():
         text = str(cell)
+        if name in CHOICES and text not in CHOICES[str(name)]:
+            return f"{name} is {text!r}, expected {' or '.join(CHOICES[str(name)])}"
         if name in WORDS and not _WORD.fullmatch(text):
             return f"{name} is {text!r}"
         if name in SHAPE[lab] and name not in WORDS and not _WHOLE.fullmatch(text):

@@ -38,8 +38,8 @@ def bench(
         SweepChoice.FULL
     ),
     only: Annotated[
-        str, typer.Option("--only", metavar="NAMES", help="Kernels to bench, e.g. 'fa2,sdpa-flash'; else all.")
-    ] = "",
+        str | None, typer.Option("--only", metavar="NAMES", help="Kernels to bench, e.g. 'fa2,sdpa-flash'; else all.")
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep the rows of an earlier run on the same machine; add what lacks.")
     ] = False,

@@ -13,7 +13,7 @@ from grader.cli.listing import emit
 from grader.cli.output import write_below
 from grader.cli.submission import find_submission, shown
 from grader.course import Course
-from grader.errors import ExitCode
+from grader.errors import ExitCode, UsageError
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,16 @@ class BenchOptions:
     isolation: str
     out: Path | None
     sweep: Literal["quick", "full"]
-    only: str
+    only: str | None
     resume: bool
+
+
+def _names(only: str | None) -> tuple[str, ...]:
+    """The kernels that --only names; none where the option was left out."""
+    names = tuple(name.strip() for name in (only or "").split(",") if name.strip())
+    if only is not None and not names:
+        raise UsageError(f"--only {only!r} names no kernel.", hint="Leave the option out to bench all.")
+    return names
 
 
 def bench_and_show(lab_name: str, options: BenchOptions, *, json_target: str | None) -> int:
@@ -55,7 +63,7 @@ def bench_and_show(lab_name: str, options: BenchOptions, *, json_target: str | N
         profile=options.profile,
         isolation=options.isolation,
         sweep=options.sweep,
-        only=tuple(name.strip() for name in options.only.split(",") if name.strip()),
+        only=_names(options.only),
         resume=options.resume,
     )
     try:

@@ -110,8 +110,11 @@ def _find_hint(lab: Lab, hints: dict[str, Hint], check_id: str) -> Hint:
 def _did_you_mean(word: str, known: Iterable[str]) -> str:
     import difflib
 
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"Did you mean {close[0]}?" if close else ""
+    names = list(dict.fromkeys(known))
+    close = [name for name in names if word and name.startswith(word)] or difflib.get_close_matches(
+        word, names, n=1, cutoff=0.5
+    )
+    return f"Did you mean {' or '.join(close)}?" if close else ""
 
 
 def show_profiles(*, json_target: str | None) -> int:

@@ -199,11 +199,11 @@ def invoke(argv: list[str]) -> int:
     except typer.Exit as ended:
         return ended.exit_code
     except Exception as error:
-        raise _as_usage(error, words) from error
+        raise _as_usage(error) from error
     return 0
 
 
-def _as_usage(error: Exception, words: list[str]) -> Exception:
+def _as_usage(error: Exception) -> Exception:
     """The parser's own errors in this project's words; any other exception as it is.
 
     typer carries its parser as a private copy in some versions and as a package in others, so the class is told by
@@ -212,9 +212,9 @@ def _as_usage(error: Exception, words: list[str]) -> Exception:
     message = getattr(error, "format_message", None)
     if message is None:
         return error
-    named = words[0] if words and not words[0].startswith("-") else ""
-    said = str(message()).replace("Value error, ", "")
-    return UsageError(said, hint=f"See `grade {named} --help`.".replace("  ", " "))
+    said = " ".join(str(message()).replace("Value error, ", "").split())
+    context = getattr(error, "ctx", None)
+    return UsageError(said, hint=f"See `{context.command_path if context else 'grade'} --help`.")
 
 
 def _lab_names() -> list[str]:

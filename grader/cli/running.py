@@ -75,7 +75,8 @@ def grade_and_show(lab_name: str, options: RunOptions, *, json_target: str | Non
         say(f"{lab.short_id}: {summary(report)}" if json_target == STDOUT else f"report written to {json_target}")
     code = exit_code(report)
     if code is ExitCode.USAGE:
-        raise UsageError(f"Nothing was graded: {summary(report)}.", hint="Select other checks, or drop -k.")
+        drop = "-k or --public-only" if options.public_only else "-k"
+        raise UsageError(f"Nothing was graded: {summary(report)}.", hint=f"Select other checks, or drop {drop}.")
     return int(code)
 
 

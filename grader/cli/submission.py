@@ -48,7 +48,7 @@ def _named(lab: Lab, folder: Path) -> Path:
         raise UsageError(f"--submission {folder}: there is no such folder.", hint=_nearby(folder))
     if not folder.is_dir():
         packed = folder.suffix in (".zip", ".gz", ".tgz", ".tar")
-        step = "Unpack it and name the folder." if packed else f"Name its folder: --submission {folder.parent}."
+        step = "Unpack it and name the folder." if packed else f"Name its folder: --submission {folder.parent}"
         raise UsageError(f"--submission {folder}: that is a file.", hint=step)
     if _holds(folder, lab):
         return folder

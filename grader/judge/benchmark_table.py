@@ -17,6 +17,8 @@ from grader.profiles import HardwareProfile
 from grader.report.model import Diagnosis
 
 MAX_ROWS = 5000
+CPU = "CPU"
+"""What `grade bench` writes as the name of the card where there is none."""
 MAX_SIZE = 1 << 30
 """Of a shape's numbers."""
 MIN_INK, MIN_DISTINCT_ROWS = 0.002, 30
@@ -53,12 +55,13 @@ FORWARD = Columns(
     shown=("seqlen", "head_dim", "causal"),
 )
 
+DTYPES = ("float16", "bfloat16", "float32")
 TEXTS = {
     "benchmark-untested-row": "A row has a time but no passed test at its shape.",
     "benchmark-arithmetic": "A row's rate doesn't follow from its shape and its median.",
     "benchmark-impossible": "A row is faster than the card's peak.",
     "benchmark-incomplete": "The table lacks rows that it must have.",
-    "benchmark-malformed": "The table can't be read.",
+    "benchmark-malformed": "The table isn't of the form in which the benchmark writes it.",
 }
 
 
@@ -147,6 +150,13 @@ def _row(judge: Judging, line: int, cells: dict[str, str], columns: Columns) -> 
         {name: _number(judge, f"{columns.file}:{line}", name, cells[name]) for name in columns.times} if timed else None
     )
     row = Row(columns, line, words, numbers, times)
+    choices = {"dtype": DTYPES, "causal": ("yes", "no")}
+    for name in choices.keys() & words.keys():
+        if words[name] not in choices[name]:
+            found = f"{row.place}: {name} is {words[name][:40]!r}, expected {' or '.join(choices[name])}."
+            fail(judge, "benchmark-malformed", found)
+    if not words["gpu"]:
+        fail(judge, "benchmark-malformed", f"{row.place}: gpu is empty, expected the name of the card.")
     if times is not None and times["median_ms"] <= 0:
         fail(judge, "benchmark-malformed", f"{row.place}: median_ms is 0.")
     return row
@@ -200,7 +210,7 @@ def judge_rate(judge: Judging, row: Row, profiles: Sequence[HardwareProfile]) ->
         fail(
             judge,
             "benchmark-impossible",
-            f"{row.place}: {expected:.4g} TFLOP/s, more than the {peak:g} that a {row.words['gpu']} can do.",
+            f"{row.place}: {expected:.4g} TFLOP/s, more than the {peak:g} that its card can do ({row.words['gpu']}).",
         )
 
 
@@ -216,10 +226,13 @@ def peak_of(row: Row, profiles: Sequence[HardwareProfile]) -> float | None:
 
 def _judge_coverage(judge: Judging, rows: Sequence[Row], kernels: Sequence[str], student_kernel: str) -> None:
     good = [row for row in rows if row.times is not None]
+    where = made_on_cpu(rows)
     dims = sorted({int(row.numbers["head_dim"]) for row in rows})
     if len(dims) < 2:
         fail(
-            judge, "benchmark-incomplete", f"benchmark.csv has head_dim {dims} only; expected a sweep over two or more."
+            judge,
+            "benchmark-incomplete",
+            f"benchmark.csv has head_dim {dims} only; expected a sweep over two or more.{where}",
         )
     for dim in dims:
         here = [row for row in good if row.numbers["head_dim"] == dim]
@@ -228,7 +241,7 @@ def _judge_coverage(judge: Judging, rows: Sequence[Row], kernels: Sequence[str],
             fail(
                 judge,
                 "benchmark-incomplete",
-                f"benchmark.csv has no tested row of {', '.join(absent)} at head_dim {dim}.",
+                f"benchmark.csv has no tested row of {', '.join(absent)} at head_dim {dim}.{where}",
             )
         for causal in ("no", "yes"):
             lengths = {
@@ -242,8 +255,13 @@ def _judge_coverage(judge: Judging, rows: Sequence[Row], kernels: Sequence[str],
                     judge,
                     "benchmark-incomplete",
                     f"benchmark.csv has {len(lengths)} sequence lengths of {student_kernel} at head_dim {dim}, causal "
-                    f"{causal}; expected {least:g} or more.",
+                    f"{causal}; expected {least:g} or more.{where}",
                 )
+
+
+def made_on_cpu(rows: Sequence[Row]) -> str:
+    """A sentence to end a message with where the table's rows are of a run without a GPU; empty elsewhere."""
+    return " It was made without a GPU: make it on one." if all(row.words["gpu"] == CPU for row in rows) else ""
 
 
 def judge_plot(judge: Judging, name: str, data: bytes) -> None:

@@ -38,7 +38,10 @@ def place_of(location: Sequence[int | str], table: Any, whole: str) -> str:
 def first_fault(error: ValidationError, table: Any, whole: str) -> str:
     """The first thing that is wrong with a file that a program wrote: its place and the reason."""
     first = error.errors(include_url=False)[0]
-    return f"{place_of(first['loc'], table, whole)}: {first['msg'].removeprefix('Value error, ')}"
+    said, value = first["msg"].removeprefix("Value error, "), first["input"]
+    plain = isinstance(value, (int, float, str)) or value is None
+    found = f", found {repr(value)[:MAX_NAME]}" if plain and said.startswith("Input should be") else ""
+    return f"{place_of(first['loc'], table, whole)}: {said}{found}"
 
 
 def _keys(keys: Sequence[str]) -> str:

@@ -174,8 +174,8 @@ class Scorecard:
         unwritten = [problem for problem in found if verdict.unwritten_at(problem.first)]
         if len(unwritten) > 1:
             checks = [check for problem in unwritten for check in problem.checks]
-            lines = ", ".join(one_line(verdict.unwritten_at(problem.first)) for problem in unwritten[:MAX_PROBLEMS])
-            lines += ", …" if len(unwritten) > MAX_PROBLEMS else ""
+            places = list(dict.fromkeys(one_line(verdict.unwritten_at(problem.first)) for problem in unwritten))
+            lines = ", ".join(places[:MAX_PROBLEMS]) + (", …" if len(places) > MAX_PROBLEMS else "")
             yield _wrapped(f"{count(len(checks), 'check')} stop where code is still to be written: {lines}")
             found = [problem for problem in found if problem not in unwritten]
         for problem in found[:MAX_PROBLEMS]:

@@ -150,6 +150,21 @@ def test_bench_resume_keeps_the_rows_that_are_there(benched: tuple[Path, Any], t
     assert len({row["submission"] for row in second}) == 2
 
 
+def test_bench_resumed_with_fewer_shapes_counts_only_what_it_asked_for(
+    benched: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept rows of a longer sweep neither lose points nor stand in for a row that is wrong."""
+    folder, (_, first, _) = benched
+    (tmp_path / "out").mkdir()
+    with entries_of(fa1=False):
+        monkeypatch.setitem(plans._LENGTHS, ("cpu", "quick"), ((16,), (32,)))
+        for spoiled, code, lacking in (("", ExitCode.OK, 0), ("16", ExitCode.POINTS_LOST, 2)):
+            kept = [row | {"correct": "no" if row["seqlen"] == spoiled else "yes"} for row in first]
+            table.write(tmp_path / "out" / "benchmark.csv", "lab06", kept)
+            ended, rows, told = run(tmp_path, "--submission", str(folder / "mine"), "--resume")
+            assert (ended, rows, told["own_missing"]) == (code, kept, lacking)
+
+
 def test_a_row_names_the_library_of_its_kernel_and_resume_keeps_none_of_another_release(
     benched: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +211,22 @@ def test_bench_a_wrong_row_has_no_time_and_a_failed_one_is_told(tmp_path: Path) 
     assert (len(rows), told["own_missing"]) == (4, 8)
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("", "--only '' names no kernel"),
+        (" , ", "names no kernel"),
+        ("sdpa-cudnn", "None of these kernels can be benched"),
+    ],
+)
+def test_bench_of_no_kernel_is_refused_before_a_table_is_written(names: str, message: str, tmp_path: Path) -> None:
+    folder = submission(tmp_path / "mine")
+    words = ("--device", "cpu", "--out", str(tmp_path / "out"), "--submission", str(folder))
+    with pytest.raises(UsageError, match=message):
+        invoke(["bench", "lab06", "--only", names, *words])
+    assert not (tmp_path / "out" / "benchmark.csv").exists()
+
+
 def test_bench_of_a_lab_without_one_says_which_have(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="lab02 has no benchmark") as caught:
         invoke(["bench", "lab02"])
@@ -232,13 +263,23 @@ def test_read_refuses_another_kind_of_table(tmp_path: Path) -> None:
         (",1.5,", ",nan,", "row 2: median_ms is 'nan'"),
         (",1.5,", ",1e999,", "row 2: median_ms is '1e999'"),
         ("peer,", "$\\frac{$,", "row 2: kernel is "),
+        ("float16,forward,yes,,,1.5", "int8,forward,yes,,,1.5", "row 2: dtype is 'int8', expected float16 or bfloat16"),
+        ("forward,yes,,,1.5", "sideways,yes,,,1.5", "row 2: direction is 'sideways', expected forward or backward"),
+        (",yes,,,1.5", ",maybe,,,1.5", "row 2: correct is 'maybe', expected yes or no"),
     ],
 )
 def test_read_refuses_a_row_that_no_run_wrote(old: str, new: str, message: str, tmp_path: Path) -> None:
     """What --resume keeps is drawn and written again; an edited cell must not end in an error of ours."""
     path = tmp_path / "benchmark.csv"
     row = dict.fromkeys(table.columns("lab06"), "") | {"kernel": "fa2", "batch": "1", "q_heads": "2", "kv_heads": "2"}
-    row |= {"seqlen": "128", "head_dim": "64", "causal": "no", "dtype": "float16", "direction": "forward"}
+    row |= {
+        "seqlen": "128",
+        "head_dim": "64",
+        "causal": "no",
+        "dtype": "float16",
+        "direction": "forward",
+        "correct": "yes",
+    }
     rows = [row, row | {"kernel": "peer", "seqlen": "512", "median_ms": "1.5", "note": "noted"}]
     table.write(path, "lab06", rows)
     assert table.read(path, "lab06") == rows

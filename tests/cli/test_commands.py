@@ -19,6 +19,7 @@ import typer
 from grader import __version__
 from grader.cli.arguments import rewrite
 from grader.cli.failure import guarded
+from grader.cli.listing import _did_you_mean
 from grader.cli.main import app
 from grader.doctor import Finding, State
 
@@ -159,6 +160,13 @@ def test_hint_bad_words_exit_2(course, grade, words, message) -> None:
     done = grade("hint", *words)
     assert done.code == 2
     assert message in done.err
+
+
+def test_hint_of_a_word_that_begins_several_checks_names_them_all() -> None:
+    known = ["rope-half-split", "append-slot", "rope-partial"]
+    assert _did_you_mean("rope", known) == "Did you mean rope-half-split or rope-partial?"
+    assert _did_you_mean("apend-slot", known) == "Did you mean append-slot?"
+    assert _did_you_mean("", known) == ""
 
 
 def test_profile_list_marks_the_courses(course, grade) -> None:

@@ -161,8 +161,9 @@ def test_run_submission_one_level_too_high_is_stepped_into(session, grade, cours
         (
             ["lab06", "--submission", "starter/lab06_fa2_forward/fa2_forward.py"],
             "that is a file.",
-            "--submission starter/lab06_fa2_forward.",
+            "--submission starter/lab06_fa2_forward\n",
         ),
+        (["lab06", "--submission", "answer.zip.txt"], "that is a file.", "Name its folder: --submission .\n"),
         (["lab06", "--submission", "n" * 300], "cannot be read (File name too long)", ""),
         (["lab\udcff"], "'lab", "Did you mean `grade lab06`?"),
         (["lab06", "--submission", "answer.zip"], "that is a file.", "Unpack it and name the folder."),
@@ -177,11 +178,16 @@ def test_run_submission_one_level_too_high_is_stepped_into(session, grade, cours
         (["lab06", "extra"], "unexpected extra argument", "See `grade run --help`."),
         (["lab06", "--publik-only"], "No such option: --publik-only", "--public-only"),
         (["run"], "Missing argument 'LAB'.", "See `grade run --help`."),
+        (["profile", "thresholds"], "Missing argument 'LAB'.", "See `grade profile thresholds --help`."),
+        (["capstone", "new"], "Missing option '--option'. Choose from: a, b", "See `grade capstone new --help`."),
+        (["profile", "shw"], "No such command 'shw'.", "See `grade profile --help`."),
+        (["--bogus"], "No such option: --bogus", "See `grade --help`."),
         (["zzz"], "'zzz' is neither a command nor a lab.", "See `grade --help` and `grade list`."),
     ],
 )
 def test_run_bad_words_exit_2_with_one_clear_message(session, grade, course, words, message, hint) -> None:
     (course / "answer.zip").write_bytes(b"PK")
+    (course / "answer.zip.txt").write_bytes(b"PK")
     done = grade(*words)
     assert done.code == 2
     assert "error: " in done.err

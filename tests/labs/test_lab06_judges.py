@@ -202,7 +202,23 @@ FIRST_TIMES = ",0.43869,0.01478,30,313.30,"
         (table().replace(FIRST_TIMES, ",0.13000,0.01478,30,1057.24,"), "benchmark-impossible", "more than the 989"),
         (table().replace(",yes,5.328e-04,", ",no,5.328e-04,"), "benchmark-untested-row", "correct = no"),
         (table().replace(",yes,5.328e-04,", ",yes,5.328e-01,"), "benchmark-untested-row", "error 0.533"),
-        (_without("sdpa-cudnn"), "benchmark-incomplete", "no tested row of sdpa-cudnn"),
+        (
+            table().replace(",no,bfloat16,", ",no,int8,", 1),
+            "benchmark-malformed",
+            "dtype is 'int8', expected float16 or",
+        ),
+        (
+            table().replace(",no,bfloat16,", ",so,bfloat16,", 1),
+            "benchmark-malformed",
+            "causal is 'so', expected yes or no",
+        ),
+        (table().replace("NVIDIA H200", "", 1), "benchmark-malformed", "gpu is empty"),
+        (_without("sdpa-cudnn"), "benchmark-incomplete", "no tested row of sdpa-cudnn at head_dim 64.$"),
+        (
+            _without("sdpa-cudnn").replace("NVIDIA H200", "CPU"),
+            "benchmark-incomplete",
+            "sdpa-cudnn at head_dim 64. It was made without a GPU: make it on one.$",
+        ),
         (
             "\n".join(line for line in table().splitlines() if ",128," not in line),
             "benchmark-incomplete",

@@ -338,6 +338,10 @@ def test_report_of_errors_that_no_answer_has_is_untrue() -> None:
         (lambda value: value["rows"].reverse(), "other shapes"),
         (lambda value: value.update(seed=1), "reports seed 1"),
         (lambda value: value.pop("verdict"), "isn't a report"),
+        (
+            lambda value: value["rows"][1]["errors"].update(lse=float("nan")),
+            "`errors.lse` of `rows` entry 1: .* finite number, found nan. Its form is in the handout",
+        ),
         (lambda value: value.update(format_version=np.ones(3)), "`format_version` is a ndarray"),
         (lambda value: value.update(format_version=1.0), "`format_version` is a float"),
         (lambda value: value.update(format_version="9" * 10**6), "`format_version` is '999"),

@@ -288,6 +288,7 @@ def test_benchmark_that_follows_from_its_columns_passes() -> None:
         (changed(0, repeats="3"), "benchmark-malformed"),
         (changed(0, batch="0", gbs="0"), "benchmark-malformed"),
         (changed(0, dtype="int4"), "benchmark-malformed"),
+        (changed(0, gpu=""), "benchmark-malformed"),
         (changed(0, median_ms="fast"), "benchmark-malformed"),
         (changed(2, gbs="1800.0"), "benchmark-arithmetic"),
         (changed(3, gpu="NVIDIA L4"), "benchmark-impossible"),

@@ -25,7 +25,7 @@ from report_factory import (
 from rich.cells import cell_len
 from rich.console import Console
 
-from grader.report.model import Kind, SeedRecord, Status, Threshold
+from grader.report.model import Diagnosis, Kind, SeedRecord, Status, Threshold
 from grader.report.scorecard import Scorecard, summary
 
 EXPECTED = Path(__file__).parent / "expected"
@@ -100,6 +100,15 @@ def test_scorecard_untouched_starter_tells_its_todos_on_one_line() -> None:
     assert "3 checks stop where code is still to be written: fa2.py:41, fa2.py:42,\n  fa2.py:43\n" in text
     assert text.count("NotImplementedError") == 1
     assert "benchmark (fail)" in text
+
+
+def test_scorecard_todo_that_stops_two_kinds_of_checks_names_its_place_once() -> None:
+    """A check that says what follows from it has a diagnosis of its own, and is another problem by that."""
+    first = {"status": Status.FAIL, "message": "fa2.py:40 in g: NotImplementedError: TODO"}
+    todo = {"status": Status.FAIL, "message": "fa2.py:41 in f: NotImplementedError: TODO"}
+    told = todo | {"diagnosis": Diagnosis(id="refuses-all", text="Nothing is accepted.")}
+    text = render(report(outcomes(contract=first, forward=todo, ragged_tails=told)))
+    assert "2 checks stop where code is still to be written: fa2.py:41\n" in text
 
 
 def test_scorecard_next_command_repeats_the_options() -> None:

@@ -22,8 +22,8 @@ def check_submissions(folder: Path) -> None:
     if not folder.is_dir():
         if archive_suffix(folder.name) and folder.is_file():
             raise UsageError(f"{shown(str(folder))}: an archive, expected a folder.", hint="Unpack it, then name that.")
-        found = "no folder" if folder.exists() else "nothing of that name"
-        raise UsageError(f"{shown(str(folder))}: the folder of submissions can't be read: that's {found}.", hint=HINT)
+        found = "it's no folder" if folder.exists() else "there is nothing of that name"
+        raise UsageError(f"{shown(str(folder))}: the folder of submissions can't be read: {found}.", hint=HINT)
     inside = folder.resolve()
     for root in (inside, *inside.parents):
         if not (root / "assignments" / "course.toml").is_file():

@@ -10,7 +10,7 @@ from typing import NoReturn, Protocol
 import numpy as np
 
 from grader.judge.backward.hosted import Call
-from grader.judge.backward.trial import Trial, missing_calls
+from grader.judge.backward.trial import Trial, missing_calls, report_of
 from grader.judge.compare import absolute_error, misplaced
 from grader.judge.correctness_report import (
     TENSORS,
@@ -20,7 +20,6 @@ from grader.judge.correctness_report import (
     TensorName,
     contradictions,
     from_json,
-    from_value,
     words,
 )
 from grader.judge.gradients import gradients
@@ -126,10 +125,7 @@ def judge_rerun(judge: Judging, told: Sequence[Row], value: object) -> None:
 
     Another device rounds otherwise, so an error's share of its tolerance may lie `factor` away.
     """
-    try:
-        again = from_value(value)
-    except ReportError as error:
-        raise ContractViolated(f"harness.check returned something that isn't a report: {error}.") from error
+    again = report_of(value)
     if [row.shape for row in again.rows] != [row.shape for row in told]:
         raise ContractViolated("harness.check returned rows on other shapes than it was given.")
     factor = judge.thresholds["factor"]

@@ -110,12 +110,23 @@ def try_harness(
         value = submission.call(FUNCTION, *hosted, [dict(table) for table in tables], seed, module=MODULE)
     except SubmissionRaised as raised:
         return Trial(specimen, None, raised.message, kernel.calls, reference.calls)
-    try:
-        report = from_value(value)
-    except ReportError as error:
-        raise ContractViolated(f"harness.check returned something that isn't a report: {error}.") from error
+    report = report_of(value)
     _require_asked(report, tables, seed)
     return Trial(specimen, report, "", kernel.calls, reference.calls)
+
+
+def report_of(value: Any) -> CorrectnessReport:
+    """What a harness returned, as a report.
+
+    Raises:
+        ContractViolated: it's none; names the first place that isn't as the handout has it.
+    """
+    try:
+        return from_value(value)
+    except ReportError as error:
+        raise ContractViolated(
+            f"harness.check returned something that isn't a report: {error}. Its form is in the handout, 'The report'."
+        ) from error
 
 
 def _require_asked(report: CorrectnessReport, tables: Sequence[ShapeTable], seed: int) -> None:

@@ -130,7 +130,7 @@ def _veiled_text(check: CheckResult) -> str:
         return f"The grader failed here, not you. {count_points(check.max_points)} pending."
     if check.status is Status.SKIPPED:
         # The reason is about the machine or the run, not about the check.
-        return f"Not run: {one_line(check.message)} {count_points(check.max_points)} pending."
+        return f"Not run: {one_line(check.message).rstrip('.')}. {count_points(check.max_points)} pending."
     end = _ENDS[check.status]
     phase = _PHASES.get(check.phase or "judge", "")
     if phase and check.status is not Status.PASS:

@@ -42,6 +42,10 @@ def time_sdpa(
 
 
 if __name__ == "__main__":
+    import torch
+
+    if not torch.cuda.is_available():
+        raise SystemExit("sdpa_timing.py needs a GPU, and there is none here: take the times from a machine with one.")
     for sizes in ((4, 16, 16, 4096, 4096, 128), (16, 32, 8, 1, 16384, 128)):
         measured = time_sdpa(*sizes)
         print(f"{sizes}: {measured['median_ms']:.3f} ms, interquartile range {measured['iqr_ms']:.3f}")

@@ -175,6 +175,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=50)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("it needs a GPU, and there is none here; `grade bench lab08` runs on a CPU too, as a rehearsal")
     table = list(rows(options.contexts, options.repeats))
     with (options.out / "benchmark.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)

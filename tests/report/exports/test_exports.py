@@ -110,6 +110,13 @@ def test_gradescope_pending_points_have_no_score_and_no_verdict() -> None:
         assert "10 points" in tests[number]["output"]
 
 
+def test_gradescope_hidden_check_that_could_not_run_tells_why_in_a_sentence_of_its_own() -> None:
+    skipped = {"status": Status.SKIPPED, "message": "needs an NVIDIA GPU (none is here)"}
+    tests = json.loads(gradescope(report(outcomes(mask_bottom_right=skipped))))["tests"]
+    output = next(test["output"] for test in tests if test["extra_data"]["status"] == "skipped")
+    assert output.startswith("Not run: needs an NVIDIA GPU (none is here). ")
+
+
 def test_gradescope_pending_band_shows_what_it_earned_and_nothing_lost() -> None:
     tests = json.loads(gradescope(provisional()))["tests"]
     assert (tests[6]["score"], tests[6]["max_score"]) == (10, 10)
