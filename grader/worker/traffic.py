@@ -194,7 +194,7 @@ def tracing(
         stack.enter_context(_patched(builder, "set_grid_dim", _counting_grid_dim(trace, builder.set_grid_dim)))
         stack.enter_context(_patched(builder, "set_grid_idx", _counting_grid_idx(trace, builder.set_grid_idx)))
         stack.enter_context(_patched(interpreter.InterpretedFunction, "run", _naming_run(trace)))
-        follow = decoys.follow if decoys is not None else None
+        follow = decoys.run if decoys is not None else None
         stack.enter_context(watch_library_ops(trace.library_ops, trace.note_copy, follow, trace.note_work))
         if decoys is not None:
             stack.enter_context(decoys.hidden())
@@ -263,7 +263,7 @@ def _counting_call(trace: Trace) -> Callable[..., Any]:
         finally:
             record.programs = len(trace.program_ids)
             if trace.decoys is not None:
-                trace.decoys.hide()
+                trace.decoys.launched(list(_tensors_in([*args, *kwargs.values()])))
 
     return call
 
@@ -299,7 +299,7 @@ def _counting_run(trace: Trace) -> Callable[..., Any]:
         try:
             return original(self, *args, grid=grid, warmup=warmup, **kwargs)
         finally:
-            decoys.hide()
+            decoys.launched(list(_tensors_in([*args, *kwargs.values()])))
             self.pre_run_hooks = hooks
 
     return run
