@@ -9,7 +9,6 @@ submission that rewrites this module is a known limit.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -21,6 +20,7 @@ from triton.runtime.jit import JITFunction, TensorWrapper
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .decoys import Decoys
+from .foreign_calls import imported_peers
 from .kernel_names import foreign_names
 from .library_ops import watch_library_ops
 from .traffic_model import LaunchRecord, TensorTraffic, Traffic
@@ -183,7 +183,7 @@ def tracing(
     """
     trace = Trace(named_tensors, decoys)
     trace.bytes_known = count_bytes
-    peers = _peers()
+    peers = imported_peers()
     with ExitStack() as stack:
         if count_bytes:
             memory = _CountingMemory(interpreter._interpreter, trace)
@@ -199,7 +199,7 @@ def tracing(
         if decoys is not None:
             stack.enter_context(decoys.hidden())
         yield trace
-        trace.library_ops.extend(f"import {name}" for name in sorted(_peers() - peers))
+        trace.library_ops.extend(f"import {name}" for name in sorted(imported_peers() - peers))
 
 
 @contextmanager
@@ -333,9 +333,3 @@ def _tensors_in(values: Sequence[Any]) -> Iterator[torch.Tensor]:
             yield from _tensors_in(value)
         elif isinstance(value, (TensorDescriptor, TensorWrapper)):
             yield from _tensors_in([value.base])
-
-
-def _peers() -> set[str]:
-    """Imported packages that hold a finished attention kernel."""
-    names = ("flash_attn", "flash_attn_interface", "xformers", "flashinfer", "sageattention", "cudnn")
-    return {name for name in names if name in sys.modules}
