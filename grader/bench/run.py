@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -163,17 +163,32 @@ class _Running:
             left = (time.monotonic() - began) / max(done, 1) * (len(shapes) - number)
             if left >= 1 and done:
                 self._tell(f"about {left:.0f} s left")
-        own = [row for row in result.rows if row["kernel"] in self._plan.own]
-        result.own_missing = len(self._plan.own) * len(shapes) - sum(row["correct"] == "yes" for row in own)
+        result.own_missing = self._own_missing(shapes)
         table.write(self._path, self._plan.lab, result.rows)
         return result
+
+    def _own_missing(self, shapes: Sequence[Shape]) -> int:
+        """Rows of the student's kernels that this sweep asks for and that aren't there, or are wrong.
+
+        A table that was kept may hold rows of other sweeps too.
+        """
+        right = {table.key_of(row, self._plan.key) for row in self._result.rows if row["correct"] == "yes"}
+        missing = 0
+        for entry in (entry for entry in self._plan.entries if entry.name in self._plan.own):
+            for shape in shapes:
+                point = self.setting.point(shape, entry)
+                missing += (
+                    isinstance(point, str) or table.key_of(_cells(entry.name, point), self._plan.key) not in right
+                )
+        return missing
 
     def _still_holds(self, row: Row) -> bool:
         """Whether a row of an earlier run was made on this machine, with this library or these files of the student."""
         here = all(row[name] == value for name, value in self._machine().items())
         release = self._releases.get(row["kernel"], "")
         same_library = not release or row["note"].split("; ")[0] == release
-        return here and same_library and row["submission"] in ("", self._submission)
+        files = self._submission if row["kernel"] in self._plan.own else ""
+        return here and same_library and row["submission"] == files
 
     def _look_at_fa1(self, entries: list[tuple[Lane, Point]]) -> None:
         """Count the traffic of the provided kernel before the first row bears its name."""
@@ -195,8 +210,7 @@ class _Running:
             if isinstance(point, str):
                 self._result.left_out.append((lane.entry.name, shape_label(shape), point))
                 continue
-            cells = {"kernel": lane.entry.name} | {name: str(value) for name, value in point.cells.items()}
-            if table.key_of(cells, self._plan.key) not in have:
+            if table.key_of(_cells(lane.entry.name, point), self._plan.key) not in have:
                 entries.append((lane, point))
         return entries
 
@@ -240,7 +254,7 @@ class _Running:
     def _row(self, outcome: Outcome, state: dict[str, Scalar]) -> Row:
         point, timing = outcome.point, outcome.timing
         entry = outcome.lane.entry
-        row: Row = {"kernel": entry.name} | {name: str(value) for name, value in point.cells.items()}
+        row = _cells(entry.name, point)
         row |= {"correct": "no" if outcome.wrong else "yes"}
         row |= {"max_error": f"{point.worst.error:.3e}", "allowed_error": f"{point.worst.allowed:.3e}"}
         row |= dict.fromkeys((*table.TIMES, "hbm_bytes"), "")
@@ -269,6 +283,11 @@ class _Running:
         machine = self._machine() | {name: str(state.get(name, "")) for name in table.HEAT}
         machine["submission"] = self._submission if entry.name in self._plan.own else ""
         return row | machine | {"note": "; ".join(note for note in notes if note)}
+
+
+def _cells(kernel: str, point: Point) -> Row:
+    """The cells that say what a row is of."""
+    return {"kernel": kernel} | {name: str(value) for name, value in point.cells.items()}
 
 
 def _hash(lab: Lab, lanes: Lanes) -> str:

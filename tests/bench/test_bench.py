@@ -150,6 +150,20 @@ def test_bench_resume_keeps_the_rows_that_are_there(benched: tuple[Path, Any], t
     assert len({row["submission"] for row in second}) == 2
 
 
+@pytest.mark.parametrize(("correct", "expected"), [("yes", (ExitCode.OK, 0)), ("no", (ExitCode.POINTS_LOST, 1))])
+def test_bench_resume_beside_rows_of_another_sweep_counts_those_of_its_own(
+    benched: tuple[Path, Any], tmp_path: Path, correct: str, expected: tuple[int, int]
+) -> None:
+    folder, (_, first, _) = benched
+    (tmp_path / "out").mkdir()
+    own = [row for row in first if row["kernel"] == "fa2"]
+    others = [row | {"seqlen": str(length)} for row in own for length in (512, 1024)]
+    table.write(tmp_path / "out" / "benchmark.csv", "lab06", [own[0] | {"correct": correct}, *own[1:], *others])
+    with entries_of(fa1=False):
+        code, rows, told = run(tmp_path, "--submission", str(folder / "mine"), "--resume")
+    assert ((code, told["own_missing"]), len(rows)) == (expected, len(own) * 3)
+
+
 def test_a_row_names_the_library_of_its_kernel_and_resume_keeps_none_of_another_release(
     benched: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
