@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from .guards import ContractError, Guarded
-from .scratch import Scratch, storage_address, storage_bytes
+from .scratch import Scratch, storage_address, storage_bytes, unwatched
 from .tensors import TORCH_DTYPES, GuardedTensor
 from .wire import Leaf
 
@@ -78,7 +77,7 @@ class Decoys:
         if not self._shown:
             return
         self._shown = False
-        with _disable_current_modes():
+        with unwatched():
             for item in self._inputs:
                 self._put(item, item.guard.sent(), item.decoy)
             for address, copy in list(self._copies.items()):
@@ -90,7 +89,7 @@ class Decoys:
         if self._shown:
             return
         self._shown = True
-        with _disable_current_modes():
+        with unwatched():
             self._scratch.show()
             for item in self._inputs:
                 self._put(item, item.decoy, item.guard.sent())
@@ -174,17 +173,19 @@ class Decoys:
             if f"torch.{name}" not in self.read:
                 self.read.append(f"torch.{name}")
             return
-        storage = storage_bytes(result)
-        decoy = storage.clone()
+        with unwatched():
+            storage = storage_bytes(result)
+            decoy = storage.clone()
         address = result.untyped_storage().data_ptr()
         if address in self._input_storages:
             return  # an input was written to; `hide` and `show` find that out
         self._copies.setdefault(address, _Copy(storage, decoy, decoy)).decoy = decoy
         self.show()
         again = func(*args, **kwargs)
-        truth = storage_bytes(again).clone()
-        self._copies[address] = _Copy(storage, decoy, truth)
-        storage.copy_(truth)
+        with unwatched():
+            truth = storage_bytes(again).clone()
+            self._copies[address] = _Copy(storage, decoy, truth)
+            storage.copy_(truth)
         self.hide()
 
 

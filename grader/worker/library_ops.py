@@ -118,6 +118,10 @@ class _Operations(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if getattr(func, "namespace", "aten") not in _OWN:
             return self._of_others(func, args, kwargs)
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+            # In inference mode and inside of others' operations such arrive whole: `contiguous`, `matmul`.
+            with self:
+                return func.decompose(*args, **kwargs)
         result = self._seen(func, args, kwargs, lambda: func(*args, **kwargs))
         name = operation_name(func)
         public = _OPERATIONS.get(name)

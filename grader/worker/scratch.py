@@ -8,7 +8,8 @@ is treated alike.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,13 @@ class _Held:
             self.truth = None
 
 
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Torch's modes see nothing of the block, and a tensor that was made in inference mode may be written to."""
+    with _disable_current_modes(), torch.inference_mode():
+        yield
+
+
 class Scratch:
     """The memory of one call's launches.
 
@@ -51,7 +59,7 @@ class Scratch:
 
     def claim(self, values: Iterable[Any], but: Collection[int]) -> None:
         """Hide these tensors' memory from now on, except storages at the addresses `but`."""
-        with _disable_current_modes():
+        with unwatched():
             for value in values:
                 address = storage_address(value)
                 if address and address not in self._others and address not in but:
@@ -60,18 +68,18 @@ class Scratch:
     def reveal(self, values: Iterable[Any]) -> bool:
         """Show what these tensors hold; whether any of it was hidden."""
         found = [self._held[address] for address in map(storage_address, values) if address in self._held]
-        with _disable_current_modes():
+        with unwatched():
             for held in found:
                 held.show()
         return bool(found)
 
     def hide(self) -> None:
-        """Hide all of it again; torch's modes must not watch."""
+        """Hide all of it again; call it `unwatched`."""
         for held in self._held.values():
             held.hide()
 
     def show(self) -> None:
-        """Show all of it; torch's modes must not watch."""
+        """Show all of it; call it `unwatched`."""
         for held in self._held.values():
             held.show()
 

@@ -72,6 +72,15 @@ def operation(x: torch.Tensor) -> torch.Tensor:
     copy_kernel[(1,)](x.contiguous().clone(), held, x.numel(), BLOCK=64)
     return kernel((held * 0.5).double().float()) * 2
 def own_operation(x): return operation(x.view(5, 10).t().contiguous()).t().reshape(-1)
+@torch.library.custom_op("own::whole", mutates_args=())
+def makes_it_whole(x: torch.Tensor) -> torch.Tensor: return kernel(x.contiguous())
+def strided_operation(x): return makes_it_whole(x.view(5, 10).t()).t().reshape(-1)
+@torch.inference_mode()
+def inferring(x):
+    held = kernel(x.view(5, 10).t().contiguous())
+    return (held.to(torch.float64) * 1).to(torch.float32).t().reshape(-1)
+@torch.inference_mode()
+def library_inferring(x): return torch.nn.functional.linear(held_copy(x)[None], 2 * torch.eye(x.numel()))[0]
 def reads_a_number(x):
     held = kernel(x)
     if held.abs().max().item() == 0 or float(held[0]) < 0: raise ValueError("nothing was written")
@@ -182,6 +191,8 @@ X = Tensor(np.arange(1, 51, dtype=np.float32))
         ("twice_over", 2),
         ("merges", 2),
         ("own_operation", 2),
+        ("strided_operation", 2),
+        ("inferring", 2),
         ("reads_a_number", 2),
         ("fills_by_parts", 2),
         ("reuses_memory", 2),
@@ -202,7 +213,8 @@ def test_call_kernel_of_a_kernel_returns_its_answer(submission: Submission, func
         ("pairs", "does arithmetic on [0-9]+ numbers outside of its kernels, for [0-9]+ that it is given and returns"),
         ("whole_numbers", "does arithmetic on [0-9]+ numbers outside of its kernels"),
         ("one_by_one", "does arithmetic on [0-9]+ numbers outside of its kernels"),
-        ("library_in_an_operation", "calls torch.matmul"),
+        ("library_in_an_operation", "calls torch.mv"),
+        ("library_inferring", "calls torch.nn.functional.linear"),
         ("convolution", "calls torch.convolution"),
         ("in_place", "calls torch.baddbmm"),
         ("copy_by_pointer", "reads what its kernels wrote by another way than torch's operations"),
