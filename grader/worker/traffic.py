@@ -23,6 +23,7 @@ from .decoys import Decoys
 from .foreign_calls import imported_peers
 from .kernel_names import foreign_names
 from .library_ops import watch_library_ops
+from .own_operations import plain_triton
 from .traffic_model import LaunchRecord, TensorTraffic, Traffic
 from .traffic_regions import OUTSIDE, Regions
 
@@ -194,6 +195,7 @@ def tracing(
         stack.enter_context(_patched(builder, "set_grid_dim", _counting_grid_dim(trace, builder.set_grid_dim)))
         stack.enter_context(_patched(builder, "set_grid_idx", _counting_grid_idx(trace, builder.set_grid_idx)))
         stack.enter_context(_patched(interpreter.InterpretedFunction, "run", _naming_run(trace)))
+        stack.enter_context(plain_triton())
         follow = decoys.run if decoys is not None else None
         stack.enter_context(watch_library_ops(trace.library_ops, trace.note_copy, follow, trace.note_work))
         if decoys is not None:
