@@ -16,7 +16,7 @@ from grader import provenance
 from grader.bench import fa1, table
 from grader.bench.heat import Outcome, Track, run_shape
 from grader.bench.lanes import Lane, Lanes, opened
-from grader.bench.plans import BenchPlan, Entry, Point, Setting, Shape, Sweep, plan_of
+from grader.bench.plans import BenchPlan, Point, Setting, Shape, Sweep, plan_of
 from grader.bench.table import Row
 from grader.course import Course, Lab
 from grader.errors import UsageError
@@ -176,18 +176,19 @@ class _Running:
         good = {table.key_of(row, self._plan.key) for row in self._result.rows if row["correct"] == "yes"}
         own = [entry for entry in self._plan.entries if entry.name in self._plan.own]
         points = [(entry, self.setting.point(shape, entry)) for shape in shapes for entry in own]
-        return sum(self._key(entry, point) not in good for entry, point in points if not isinstance(point, str))
-
-    def _key(self, entry: Entry, point: Point) -> tuple[str, ...]:
-        cells = {"kernel": entry.name} | {name: str(value) for name, value in point.cells.items()}
-        return table.key_of(cells, self._plan.key)
+        return sum(
+            table.key_of(_cells(entry.name, point), self._plan.key) not in good
+            for entry, point in points
+            if not isinstance(point, str)
+        )
 
     def _still_holds(self, row: Row) -> bool:
         """Whether a row of an earlier run was made on this machine, with this library or these files of the student."""
         here = all(row[name] == value for name, value in self._machine().items())
         release = self._releases.get(row["kernel"], "")
         same_library = not release or row["note"].split("; ")[0] == release
-        return here and same_library and row["submission"] in ("", self._submission)
+        files = self._submission if row["kernel"] in self._plan.own else ""
+        return here and same_library and row["submission"] == files
 
     def _look_at_fa1(self, entries: list[tuple[Lane, Point]]) -> None:
         """Count the traffic of the provided kernel before the first row bears its name."""
@@ -209,7 +210,7 @@ class _Running:
             if isinstance(point, str):
                 self._result.left_out.append((lane.entry.name, shape_label(shape), point))
                 continue
-            if self._key(lane.entry, point) not in have:
+            if table.key_of(_cells(lane.entry.name, point), self._plan.key) not in have:
                 entries.append((lane, point))
         return entries
 
@@ -253,7 +254,7 @@ class _Running:
     def _row(self, outcome: Outcome, state: dict[str, Scalar]) -> Row:
         point, timing = outcome.point, outcome.timing
         entry = outcome.lane.entry
-        row: Row = {"kernel": entry.name} | {name: str(value) for name, value in point.cells.items()}
+        row = _cells(entry.name, point)
         row |= {"correct": "no" if outcome.wrong else "yes"}
         row |= {"max_error": f"{point.worst.error:.3e}", "allowed_error": f"{point.worst.allowed:.3e}"}
         row |= dict.fromkeys((*table.TIMES, "hbm_bytes"), "")
@@ -282,6 +283,11 @@ class _Running:
         machine = self._machine() | {name: str(state.get(name, "")) for name in table.HEAT}
         machine["submission"] = self._submission if entry.name in self._plan.own else ""
         return row | machine | {"note": "; ".join(note for note in notes if note)}
+
+
+def _cells(kernel: str, point: Point) -> Row:
+    """The cells that say what a row is of."""
+    return {"kernel": kernel} | {name: str(value) for name, value in point.cells.items()}
 
 
 def _hash(lab: Lab, lanes: Lanes) -> str:

@@ -52,7 +52,7 @@ def call_kernel(submission: KernelCalling, function: str, /, *args: Any, **kwarg
 
     In the watched call the inputs hold their values during launches only. The second call must give another answer,
     unless the first is all zeros, as rows that see no key are. Where something else than a kernel computed with an
-    input, a plain call tells whether that went into the answer.
+    input, or with what a kernel wrote, a plain call tells whether that went into the answer.
 
     Returns:
         what the first call returned.
@@ -75,7 +75,7 @@ def call_kernel(submission: KernelCalling, function: str, /, *args: Any, **kwarg
     except WorkerFailure:
         return watched.value  # A launcher that stumbles over what its idle kernel left did depend on it.
     plain = watched.value
-    if watched.traffic.input_ops:
+    if watched.traffic.input_ops or not _finite(plain):
         plain = submission.call(function, *args, **kwargs)
     if _same_answer(plain, idle):
         raise ContractViolated(f"{function} gives the same answer when every kernel launch does nothing.")
@@ -84,6 +84,11 @@ def call_kernel(submission: KernelCalling, function: str, /, *args: Any, **kwarg
         raise ContractViolated(
             f"{function} computes with its inputs outside of a kernel ({names}); the answer must come from your Triton "
             "kernel. Copies, padding and casts of an input are fine."
+        )
+    if not _finite(watched.value) and _finite(plain):
+        raise ContractViolated(
+            f"{function} reads what its kernels wrote by another way than torch's operations (NumPy, a pointer); the "
+            "answer must come from your Triton kernel."
         )
     return watched.value
 
@@ -162,6 +167,12 @@ def _near(value: Any, other: Any) -> bool:
     a, b = first.data.astype(np.float64), second.data.astype(np.float64)
     size = np.abs(b[np.isfinite(b)]).max(initial=0.0)
     return bool(np.allclose(a, b, rtol=0.05, atol=0.05 * size, equal_nan=True))
+
+
+def _finite(value: Any) -> bool:
+    """Whether all numbers of the first tensor are."""
+    first = _first_tensor(value)
+    return first is None or bool(np.isfinite(first.data.astype(np.float64)).all())
 
 
 def _first_tensor(value: Any) -> Tensor | None:

@@ -23,6 +23,7 @@ from .fake_inputs import fake_device, to_fake
 from .function_backward import run_backward, watch_functions
 from .gpu_target import Target, capability_of
 from .kernel_closure import JSON, CannotClose, Closure
+from .own_operations import plain_triton
 
 MAX_LAUNCHES = 256
 _NOT_OPTIONS = frozenset({"debug", "instrumentation_mode", "extern_libs", "arch"})
@@ -158,6 +159,7 @@ def capturing(target: Target, recorder: Recorder) -> Iterator[None]:
             setattr(owner, name, value)
         stack.enter_context(fake_cuda(target, "fake"))
         stack.enter_context(fake_device())
+        stack.enter_context(plain_triton())
         yield
 
 

@@ -3,7 +3,8 @@
 Before a call every floating-point input is overwritten with random numbers. A launch finds the true values, and leaves
 the random ones behind again. So an answer that a kernel computes comes out right, and one by torch, NumPy, raw pointers
 or Python's own arithmetic doesn't, whatever way it took to read the tensors. Copies that a launcher makes of its inputs
-(``contiguous``, ``to``, padding, joining, a scale) are followed: a launch finds true values in them too.
+(``contiguous``, ``to``, padding, joining, a scale) are followed: a launch finds true values in them too. What kernels
+write is hidden from everything but kernels and torch: see `scratch`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from .guards import ContractError, Guarded
+from .scratch import Scratch, storage_address, storage_bytes, unwatched
 from .tensors import TORCH_DTYPES, GuardedTensor
 from .wire import Leaf
 
@@ -67,26 +69,37 @@ class Decoys:
             if isinstance(guard, GuardedTensor) and not guard.mutable and _is_hideable(guard.leaf)
         ]
         self._input_storages = {item.guard.storage_address for item in self._inputs}
+        given = {guard.storage_address for guard in guarded if isinstance(guard, GuardedTensor)}
+        self._scratch = Scratch(given)
 
     def hide(self) -> None:
         """Put the random values in place. What a kernel changed meanwhile stays as the kernel left it."""
         if not self._shown:
             return
         self._shown = False
-        for item in self._inputs:
-            self._put(item, item.guard.sent(), item.decoy)
-        for address, copy in list(self._copies.items()):
-            self._swap(address, copy, copy.truth, copy.decoy)
+        with unwatched():
+            for item in self._inputs:
+                self._put(item, item.guard.sent(), item.decoy)
+            for address, copy in list(self._copies.items()):
+                self._swap(address, copy, copy.truth, copy.decoy)
+            self._scratch.hide()
 
     def show(self) -> None:
         """Put the true values in place."""
         if self._shown:
             return
         self._shown = True
-        for item in self._inputs:
-            self._put(item, item.decoy, item.guard.sent())
-        for address, copy in list(self._copies.items()):
-            self._swap(address, copy, copy.decoy, copy.truth)
+        with unwatched():
+            self._scratch.show()
+            for item in self._inputs:
+                self._put(item, item.decoy, item.guard.sent())
+            for address, copy in list(self._copies.items()):
+                self._swap(address, copy, copy.decoy, copy.truth)
+
+    def launched(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Hide everything again after a launch, and what it was given to write to."""
+        self.hide()
+        self._scratch.claim(tensors, self._copies)
 
     @contextmanager
     def hidden(self) -> Iterator[None]:
@@ -128,8 +141,24 @@ class Decoys:
             del self._copies[address]
 
     def _hides(self, tensor: torch.Tensor) -> bool:
-        address = tensor.untyped_storage().data_ptr()
+        address = storage_address(tensor)
         return address in self._input_storages or address in self._copies
+
+    def run(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], call: Callable[[], Any]) -> Any:
+        """What an operation of the dispatcher gives, with the values of scratch memory in place for it."""
+        given = tree_leaves((args, kwargs))
+        if self._shown or not self._scratch.reveal(given):
+            result = call()
+            self.follow(func, args, kwargs, result)
+            return result
+        made: list[Any] = []
+        try:
+            result = call()
+            made = tree_leaves(result)
+            self.follow(func, args, kwargs, result)
+        finally:
+            self._scratch.claim((*given, *made), self._copies)
+        return result
 
     def follow(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
         """Take note of a dispatcher's operation that just ran: follow a copy, remember a computation."""
@@ -144,17 +173,19 @@ class Decoys:
             if f"torch.{name}" not in self.read:
                 self.read.append(f"torch.{name}")
             return
-        storage = _storage_bytes(result)
-        decoy = storage.clone()
+        with unwatched():
+            storage = storage_bytes(result)
+            decoy = storage.clone()
         address = result.untyped_storage().data_ptr()
         if address in self._input_storages:
             return  # an input was written to; `hide` and `show` find that out
         self._copies.setdefault(address, _Copy(storage, decoy, decoy)).decoy = decoy
         self.show()
         again = func(*args, **kwargs)
-        truth = _storage_bytes(again).clone()
-        self._copies[address] = _Copy(storage, decoy, truth)
-        storage.copy_(truth)
+        with unwatched():
+            truth = storage_bytes(again).clone()
+            self._copies[address] = _Copy(storage, decoy, truth)
+            storage.copy_(truth)
         self.hide()
 
 
@@ -176,8 +207,3 @@ def operation_name(func: Any) -> str:
 
 def is_view(func: Any) -> bool:
     return any(item.alias_info is not None and not item.alias_info.is_write for item in func._schema.returns)
-
-
-def _storage_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    storage = tensor.untyped_storage()
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from .decoys import MOVES, WITHOUT_VALUES, is_view, operation_name
 
 CopyListener = Callable[[torch.Tensor, torch.Tensor], None]
-Follower = Callable[[Any, Sequence[Any], dict[str, Any], Any], None]
+Follower = Callable[[Any, Sequence[Any], dict[str, Any], Callable[[], Any]], Any]
 WorkListener = Callable[[int], None]
 
 _FUNCTIONS = {
@@ -61,6 +62,16 @@ _ATTENTION = (
     "flex_attention",
 )
 _COPIES = frozenset({"clone", "_to_copy", "contiguous"})
+_READS = frozenset({"numpy", "__array__", "tolist"})
+_PRODUCTS = re.compile(
+    r"(?:^|_)(?:\w*mm|mv|addmv|v?dot|matmul|conv(?:\dd|_?tbc|olution|_transpose)\w*|(?:bi|tri)?linear|[cp]dist|softmax"
+    r"|lstm|gru|rnn|embedding_bag|fft|inverse|inv|solve|cholesky|triangular|lu|matrix|householder|linalg(?!_vec))(?:_|$)"
+)
+"""Parts of the names of operations that multiply matrices, or can be made to."""
+_OWN = frozenset({"aten", "prim", "prims"})
+"""Namespaces of torch's own operations; those of others may be Python that calls what it likes."""
+SCALAR_WORK = 64
+"""What a value that becomes Python's own weighs: a launcher reads a few, who computes in Python reads all."""
 
 
 class _Functions(TorchFunctionMode):  # type: ignore[misc]
@@ -72,8 +83,10 @@ class _Functions(TorchFunctionMode):  # type: ignore[misc]
         self.depth = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = _FUNCTIONS.get(getattr(func, "__name__", ""))
-        if name is None:
+        called = getattr(func, "__name__", "")
+        name = _FUNCTIONS.get(called)
+        # Lengths and tables are the launcher's to read.
+        if name is None or (called in _READS and isinstance(args[0], torch.Tensor) and not _has_values(args[0])):
             return func(*args, **(kwargs or {}))
         _note(self.found, name)
         self.depth += 1
@@ -102,11 +115,20 @@ class _Operations(TorchDispatchMode):  # type: ignore[misc]
         self.follow = follow
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if getattr(func, "namespace", "aten") not in _OWN:
+            return self._of_others(func, args, kwargs)
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+            # In inference mode and inside of others' operations such arrive whole: `contiguous`, `matmul`.
+            with self:
+                return func.decompose(*args, **kwargs)
+        result = self._seen(func, args, kwargs, lambda: func(*args, **kwargs))
         name = operation_name(func)
         public = _OPERATIONS.get(name)
         if any(part in name for part in _ATTENTION):
             public = "torch.nn.functional.scaled_dot_product_attention"
+        elif _PRODUCTS.search(name.rstrip("_")) and public is None:
+            public = f"torch.{name}"
         if public and not self.functions.depth:
             _note(self.found, public)
         if name in _COPIES and isinstance(result, torch.Tensor) and isinstance(args[0], torch.Tensor):
@@ -114,23 +136,49 @@ class _Operations(TorchDispatchMode):  # type: ignore[misc]
         elif name == "copy_" and _both_tensors(args):
             self.on_copy(args[1], args[0])
         if self.on_work is not None and not (name in MOVES or name.startswith(WITHOUT_VALUES) or is_view(func)):
-            self.on_work(_floats(args, kwargs, result))
-        if self.follow is not None:
-            self.follow(func, args, kwargs or {}, result)
+            self.on_work(SCALAR_WORK if name == "_local_scalar_dense" else _numbers(args, kwargs, result))
         return result
+
+    def _of_others(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """An operation that isn't torch's own: what it calls in turn is seen too, as if the launcher called it."""
+        if any(part in operation_name(func) for part in _ATTENTION):
+            _note(self.found, str(func))
+        key = _backend(args, kwargs)
+        if not (key and torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), key)):
+            return self._seen(func, args, kwargs, lambda: func(*args, **kwargs))
+        keys = torch._C.DispatchKeySet(torch._C._parse_dispatch_key(key))
+        with self:
+            return func.redispatch(keys, *args, **kwargs)
+
+    def _seen(self, func: Any, args: Any, kwargs: Any, call: Callable[[], Any]) -> Any:
+        """What the operation gives, with the follower told of it."""
+        if self.follow is None:
+            return call()
+        return self.follow(func, args, kwargs, call)
+
+
+def _backend(args: Any, kwargs: Any) -> str:
+    """The dispatcher's name for the device of the first tensor; empty without one."""
+    devices = [item.device.type for item in tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor)]
+    return devices[0].upper() if devices else ""
+
+
+def _has_values(tensor: torch.Tensor) -> bool:
+    """Whether it may hold what a kernel computes with, not lengths or places."""
+    return bool(tensor.is_floating_point() or tensor.is_complex())
 
 
 def _both_tensors(args: Sequence[Any]) -> bool:
     return len(args) >= 2 and isinstance(args[0], torch.Tensor) and isinstance(args[1], torch.Tensor)
 
 
-def _floats(args: Any, kwargs: Any, result: Any) -> int:
-    """Elements of the largest floating-point tensor that an operation with a floating-point result went over."""
-    results = [item for item in tree_leaves(result) if isinstance(item, torch.Tensor) and item.is_floating_point()]
-    given = [
-        item for item in tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor) and item.is_floating_point()
-    ]
-    return max(item.numel() for item in (*results, *given)) if results else 0
+def _numbers(args: Any, kwargs: Any, result: Any) -> int:
+    """Elements of the largest tensor of numbers that an operation with such a result went over."""
+    results, given = (
+        [item.numel() for item in tree_leaves(tree) if isinstance(item, torch.Tensor) and item.dtype != torch.bool]
+        for tree in (result, (args, kwargs))
+    )
+    return max(*results, *given, 0) if results else 0
 
 
 def _note(found: list[str], name: str) -> None:
@@ -150,8 +198,8 @@ def watch_library_ops(
     Best effort: native code of a third party isn't seen.
 
     Args:
-        follow: told of every operation of the dispatcher that ran: function, arguments, result.
-        on_work: told of every operation but moves and casts how many floating-point elements it went over.
+        follow: runs every operation of the dispatcher: function, arguments, what calls it; gives the result.
+        on_work: told of every operation but moves and casts how many numbers it went over.
     """
     functions = _Functions(found)
     compile_before = torch.compile

@@ -245,7 +245,8 @@ class _Worker:
         return self._timer.window(**body)
 
     def _time_watch(self, body: dict[str, Any]) -> Any:
-        return self._timer.watch(**body, tracing=import_module(f"{__package__}.traffic").tracing)
+        traffic, calls = (import_module(f"{__package__}.{name}") for name in ("traffic", "foreign_calls"))
+        return self._timer.watch(**body, tracing=traffic.tracing, noting_calls=calls.noting_foreign_calls)
 
     def _time_close(self, body: dict[str, Any]) -> None:
         if self._timer is not None:

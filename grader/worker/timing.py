@@ -261,21 +261,22 @@ class Timer:
         self._check_own_memory()
         return [[self._rows(call, output, indices) for output, indices in wanted] for call, wanted in picks]
 
-    def watch(self, offsets: Any, signs: Any, tracing: Any) -> list[Any]:
+    def watch(self, offsets: Any, signs: Any, tracing: Any, noting_calls: Any) -> list[Any]:
         """One untimed call of the draw, looked at: what is timed between such calls is the same function.
 
         Args:
-            tracing: of `traffic`; given here, as only Triton's runtime has it.
+            tracing: of `traffic`, noting_calls: of `foreign_calls`; given here, as only Triton's runtime has them.
 
         Returns:
             the number of kernel launches, and the names of the library operations that could stand in for a kernel.
         """
         self._outputs = []
         run = self._ready(offsets, signs)
-        with tracing({}, count_bytes=False) as trace:
+        foreign: list[str] = []
+        with tracing({}, count_bytes=False) as trace, noting_calls(foreign):
             self._outputs = run()
             self._wait()
-        return [len(trace.records), list(trace.library_ops)]
+        return [len(trace.records), [*trace.library_ops, *foreign]]
 
     def _ready(self, offsets: Any, signs: Any, *, graph: bool = False) -> Callable[[], list[Any]]:
         """What the window does, with its values in place.

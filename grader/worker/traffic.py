@@ -9,7 +9,6 @@ submission that rewrites this module is a known limit.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -21,8 +20,10 @@ from triton.runtime.jit import JITFunction, TensorWrapper
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .decoys import Decoys
+from .foreign_calls import imported_peers
 from .kernel_names import foreign_names
 from .library_ops import watch_library_ops
+from .own_operations import plain_triton
 from .traffic_model import LaunchRecord, TensorTraffic, Traffic
 from .traffic_regions import OUTSIDE, Regions
 
@@ -183,7 +184,7 @@ def tracing(
     """
     trace = Trace(named_tensors, decoys)
     trace.bytes_known = count_bytes
-    peers = _peers()
+    peers = imported_peers()
     with ExitStack() as stack:
         if count_bytes:
             memory = _CountingMemory(interpreter._interpreter, trace)
@@ -194,12 +195,13 @@ def tracing(
         stack.enter_context(_patched(builder, "set_grid_dim", _counting_grid_dim(trace, builder.set_grid_dim)))
         stack.enter_context(_patched(builder, "set_grid_idx", _counting_grid_idx(trace, builder.set_grid_idx)))
         stack.enter_context(_patched(interpreter.InterpretedFunction, "run", _naming_run(trace)))
-        follow = decoys.follow if decoys is not None else None
+        stack.enter_context(plain_triton())
+        follow = decoys.run if decoys is not None else None
         stack.enter_context(watch_library_ops(trace.library_ops, trace.note_copy, follow, trace.note_work))
         if decoys is not None:
             stack.enter_context(decoys.hidden())
         yield trace
-        trace.library_ops.extend(f"import {name}" for name in sorted(_peers() - peers))
+        trace.library_ops.extend(f"import {name}" for name in sorted(imported_peers() - peers))
 
 
 @contextmanager
@@ -263,7 +265,7 @@ def _counting_call(trace: Trace) -> Callable[..., Any]:
         finally:
             record.programs = len(trace.program_ids)
             if trace.decoys is not None:
-                trace.decoys.hide()
+                trace.decoys.launched(list(_tensors_in([*args, *kwargs.values()])))
 
     return call
 
@@ -299,7 +301,7 @@ def _counting_run(trace: Trace) -> Callable[..., Any]:
         try:
             return original(self, *args, grid=grid, warmup=warmup, **kwargs)
         finally:
-            decoys.hide()
+            decoys.launched(list(_tensors_in([*args, *kwargs.values()])))
             self.pre_run_hooks = hooks
 
     return run
@@ -333,9 +335,3 @@ def _tensors_in(values: Sequence[Any]) -> Iterator[torch.Tensor]:
             yield from _tensors_in(value)
         elif isinstance(value, (TensorDescriptor, TensorWrapper)):
             yield from _tensors_in([value.base])
-
-
-def _peers() -> set[str]:
-    """Imported packages that hold a finished attention kernel."""
-    names = ("flash_attn", "flash_attn_interface", "xformers", "flashinfer", "sageattention", "cudnn")
-    return {name for name in names if name in sys.modules}

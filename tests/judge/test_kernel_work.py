@@ -20,6 +20,7 @@ from grader.worker.traffic_model import Traffic
 
 SOURCE = """
 import ctypes, torch, triton
+import numpy as np
 import triton.language as tl
 
 @triton.jit
@@ -65,6 +66,63 @@ def merges(x):
         kernel(x, part)
     weights = torch.exp(parts * 0)
     return (weights * parts).sum(0) / weights.sum(0)
+@torch.library.custom_op("own::double", mutates_args=())
+def operation(x: torch.Tensor) -> torch.Tensor:
+    held = torch.empty_like(x)
+    copy_kernel[(1,)](x.contiguous().clone(), held, x.numel(), BLOCK=64)
+    return kernel((held * 0.5).double().float()) * 2
+def own_operation(x): return operation(x.view(5, 10).t().contiguous()).t().reshape(-1)
+@torch.library.custom_op("own::whole", mutates_args=())
+def makes_it_whole(x: torch.Tensor) -> torch.Tensor: return kernel(x.contiguous())
+def strided_operation(x): return makes_it_whole(x.view(5, 10).t()).t().reshape(-1)
+@torch.inference_mode()
+def inferring(x):
+    held = kernel(x.view(5, 10).t().contiguous())
+    return (held.to(torch.float64) * 1).to(torch.float32).t().reshape(-1)
+@torch.inference_mode()
+def library_inferring(x): return torch.nn.functional.linear(held_copy(x)[None], 2 * torch.eye(x.numel()))[0]
+def reads_a_number(x):
+    held = kernel(x)
+    if held.abs().max().item() == 0 or float(held[0]) < 0: raise ValueError("nothing was written")
+    return kernel(held / 2)
+def fills_by_parts(x):
+    parts = torch.full((4, x.numel()), -1.0)
+    for part in parts:
+        kernel(x, part)
+        part[0] = 2 * x[0].item() if part[0] < 0 else part[0]
+    return parts.mean(0)
+def reuses_memory(x):
+    out = kernel(x)
+    return kernel(out.mul_(0.5), out)
+def held_copy(x):
+    held = torch.empty_like(x)
+    copy_kernel[(1,)](x, held, x.numel(), BLOCK=64)
+    return held
+@torch.library.custom_op("own::library", mutates_args=())
+def hidden_library(x: torch.Tensor) -> torch.Tensor: return torch.eye(x.numel()) @ (x + x)
+def library_in_an_operation(x): return hidden_library(held_copy(x))
+def convolution(x): return torch.conv1d(held_copy(x).view(1, 1, -1), torch.full((1, 1, 1), 2.0)).view(-1)
+def in_place(x):
+    zeros = torch.zeros(1, x.numel(), 1)
+    return zeros.baddbmm_(2 * torch.eye(x.numel())[None], held_copy(x)[None, :, None]).view(-1)
+def whole_numbers(x):
+    table = (held_copy(x).long()[:, None] * torch.ones(400, dtype=torch.long)).sum(1)
+    return table.float() / 200
+def one_by_one(x):
+    held = held_copy(x)
+    return torch.tensor([held[i].item() + held[i].item() for i in range(x.numel())])
+def copy_by_pointer(x):
+    held = held_copy(x)
+    memory = (ctypes.c_float * x.numel()).from_address(held.data_ptr())
+    return torch.tensor([2 * value for value in memory])
+def copy_unseen(x):
+    held = held_copy(x)
+    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
+        return held + held
+def memory_of_numpy(x):
+    held = np.zeros(x.numel(), np.float32)
+    copy_kernel[(1,)](x, torch.from_numpy(held), x.numel(), BLOCK=64)
+    return torch.from_numpy(held * 2)
 def library(x): return kernel((torch.eye(x.numel()) @ x[:, None])[:, 0])
 def no_kernel(x): return x * 2
 def ghost(x):
@@ -132,6 +190,12 @@ X = Tensor(np.arange(1, 51, dtype=np.float32))
         ("looks_at_its_input", 2),
         ("twice_over", 2),
         ("merges", 2),
+        ("own_operation", 2),
+        ("strided_operation", 2),
+        ("inferring", 2),
+        ("reads_a_number", 2),
+        ("fills_by_parts", 2),
+        ("reuses_memory", 2),
     ],
 )
 def test_call_kernel_of_a_kernel_returns_its_answer(submission: Submission, function: str, factor: int) -> None:
@@ -147,6 +211,15 @@ def test_call_kernel_of_a_kernel_returns_its_answer(submission: Submission, func
         ("no_kernel", "launches no Triton kernel"),
         ("ghost", "same answer when every kernel launch does nothing"),
         ("pairs", "does arithmetic on [0-9]+ numbers outside of its kernels, for [0-9]+ that it is given and returns"),
+        ("whole_numbers", "does arithmetic on [0-9]+ numbers outside of its kernels"),
+        ("one_by_one", "does arithmetic on [0-9]+ numbers outside of its kernels"),
+        ("library_in_an_operation", "calls torch.mv"),
+        ("library_inferring", "calls torch.nn.functional.linear"),
+        ("convolution", "calls torch.convolution"),
+        ("in_place", "calls torch.baddbmm"),
+        ("copy_by_pointer", "reads what its kernels wrote by another way than torch's operations"),
+        ("copy_unseen", "reads what its kernels wrote by another way than torch's operations"),
+        ("memory_of_numpy", "reads what its kernels wrote by another way than torch's operations"),
         ("copied", r"computes with its inputs outside of a kernel \(torch.add\)"),
         ("python_in_the_kernel", "calls `helper` of Python in calls_python"),
     ],

@@ -57,7 +57,14 @@ def a_case(**options: object) -> attention.AttentionCase:
 
 
 def traffic(
-    q: float = 1, k: float = 4, v: float = 4, o: float = 1, programs: int = 8, scratch: int = 0, launches: int = 1
+    q: float = 1,
+    k: float = 4,
+    v: float = 4,
+    o: float = 1,
+    lse: float = 1,
+    programs: int = 8,
+    scratch: int = 0,
+    launches: int = 1,
 ) -> Traffic:
     """A call that reads and writes the tensors of `a_case` that many times a head."""
     tensors = {
@@ -65,7 +72,7 @@ def traffic(
         "k": TensorTraffic(int(k * TENSOR_BYTES), 0),
         "v": TensorTraffic(int(v * TENSOR_BYTES), 0),
         "out:0": TensorTraffic(0, int(o * TENSOR_BYTES)),
-        "out:1": TensorTraffic(0, LSE_BYTES),
+        "out:1": TensorTraffic(0, int(lse * LSE_BYTES)),
         "scratch:0": TensorTraffic(scratch, scratch),
     }
     main = LaunchRecord("kernel", (programs, 1, 1), programs, tensors=tensors)
@@ -85,8 +92,9 @@ def traffic(
         traffic(k=2, v=2, programs=4),
         traffic(k=16, v=16, programs=32),
         traffic(q=2, k=4, v=4, programs=16, scratch=2 * HEADS * LENGTH * (DIM + 2) * 4, launches=2),
+        traffic(lse=0, scratch=LSE_BYTES),
     ],
-    ids=["64-rows", "128-rows", "16-rows", "split-in-two"],
+    ids=["64-rows", "128-rows", "16-rows", "split-in-two", "lse-finished-by-torch"],
 )
 def test_fa2_traffic_of_any_tile_shape_passes(counted: Traffic) -> None:
     judge_fa2_traffic(StandIn("fa2-traffic"), a_case(), counted)
@@ -103,6 +111,8 @@ def test_fa2_traffic_of_any_tile_shape_passes(counted: Traffic) -> None:
         (traffic(q=4), "q-reloaded", "Q is read 4 times"),
         (traffic(q=0.5), "q-reloaded", r"Q is read 0\.5 times"),
         (traffic(o=4), "", "O is stored 4 times"),
+        (traffic(lse=0), "", "LSE is stored 0 times"),
+        (traffic(lse=2), "", "LSE is stored 2 times"),
         (traffic(scratch=HEADS * LENGTH * LENGTH * 2), "scores-stored", "stay on the chip"),
         (Traffic(), "", "No Triton kernel"),
     ],

@@ -182,6 +182,7 @@ def decode_traffic(
     partials: int = 0,
     programs: int = 0,
     v_from: str = "v_cache",
+    lse: float = 1,
 ) -> Traffic:
     q_bytes = 2 * 8 * 64 * 2
     tensors = {
@@ -191,7 +192,7 @@ def decode_traffic(
         "block_table": TensorTraffic(table, 0),
         "context_lens": TensorTraffic(8, 0),
         "out:0": TensorTraffic(0, q_bytes),
-        "out:1": TensorTraffic(0, 2 * 8 * 4),
+        "out:1": TensorTraffic(0, int(lse * 2 * 8 * 4)),
         "scratch:0": TensorTraffic(partials, partials),
     }
     main = LaunchRecord("decode", (1, 1, 1), programs or 4 * splits, tensors=tensors)
@@ -213,8 +214,9 @@ PARTIALS = 2 * 8 * 2 * 64 * 4
         (1, decode_traffic()),
         (1, decode_traffic(k=256 / 253, v=256 / 253)),
         (2, decode_traffic(q=2, splits=2, partials=PARTIALS + 2 * 8 * 2 * 4)),
+        (1, decode_traffic(lse=0, partials=2 * 8 * 4)),
     ],
-    ids=["one", "whole-last-page", "two-splits"],
+    ids=["one", "whole-last-page", "two-splits", "lse-finished-by-torch"],
 )
 def test_decode_traffic_by_its_closed_form_passes(splits: int, counted: Traffic) -> None:
     judge_decode_traffic(StandIn(), a_case(lens=(160, 93), q_heads=8, num_splits=splits), counted)
@@ -231,6 +233,7 @@ def test_decode_traffic_by_its_closed_form_passes(splits: int, counted: Traffic)
         (1, decode_traffic(table=8), "table-not-read"),
         (1, decode_traffic(table=1 << 20), ""),
         (1, decode_traffic(partials=1 << 16), "scores-stored"),
+        (1, decode_traffic(lse=0), ""),
         (2, decode_traffic(splits=2), "keys-not-split"),
         (2, decode_traffic(splits=2, programs=2, partials=PARTIALS), "keys-not-split"),
         (2, decode_traffic(splits=2, partials=PARTIALS // 2), "split-partials-low-precision"),

@@ -42,6 +42,48 @@ SOURCES = {
         KERNEL + "\n\ndef product(a, b):\n    own(a, b)\n    return own(a, b) if a.shape[0] > 16 else a @ b\n",
         r"calls torch.matmul at a shape that is timed \(16 x 16\)",
     ),
+    "a library's, in an operation of its own": (
+        KERNEL
+        + """
+
+@torch.library.custom_op("own::product", mutates_args=())
+def hidden(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a @ b
+
+
+def product(a, b):
+    own(a, b)
+    return hidden(a, b)
+""",
+        r"calls torch.(matmul|mm) at a shape that is timed",
+    ),
+    "a finished kernel's, beside torch": (
+        KERNEL
+        + """
+
+import sys
+import types
+
+flash_attn = sys.modules["flash_attn"] = types.ModuleType("flash_attn")
+exec("def attention(a, b): return (a[:, :, None] * b[None]).sum(1)", vars(flash_attn))
+
+
+def product(a, b):
+    own(a, b)
+    return flash_attn.attention(a, b)
+""",
+        "calls flash_attn at a shape that is timed",
+    ),
+    "own kernel, in an operation of its own": (
+        KERNEL
+        + """
+
+@torch.library.custom_op("own::product", mutates_args=())
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return own(a, b.contiguous())
+""",
+        "",
+    ),
     "no kernel": (
         KERNEL + "\n\ndef product(a, b):\n    return (a[:, :, None] * b[None]).sum(1)\n",
         "launches no Triton kernel at a shape that is timed",

@@ -144,6 +144,29 @@ class Twice(torch.autograd.Function):
         return x * total, None
 
 
+@torch.library.custom_op("own::copy", mutates_args=())
+def operation(x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x)
+    copy_kernel[(1,)](x.contiguous(), y, 64, BLOCK=64)
+    return y
+
+
+@operation.register_fake
+def fake_operation(x):
+    return torch.empty_like(x)
+
+
+@torch.library.triton_op("own::wrapped_copy", mutates_args={})
+def wrapped_operation(x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x)
+    torch.library.wrap_triton(copy_kernel)[(1,)](x, y, 64, BLOCK=64)
+    return y
+
+
+def wrapped_alone(x):
+    torch.library.wrap_triton(copy_kernel)[(1,)](x, torch.empty_like(x), 64, BLOCK=64)
+
+
 def shapes_of(result):
     """Captures without their code: what a test compares."""
     keep = ("kernel", "phase", "signature", "grid", "options", "configuration", "error", "times", "shown_constexprs")
@@ -183,6 +206,9 @@ def captures():
         "helpers": (helpers, (x,), h100),
         "made_inside": (made_inside, (x,), h100),
         "gluon": (in_gluon, (x,), h100),
+        "operation": (operation, (x,), h100),
+        "wrapped_operation": (wrapped_operation, (x,), h100),
+        "wrapped_alone": (wrapped_alone, (x,), h100),
         "lengths": (lengths, (torch.tensor([3, 17, 5]), x), h100),
         "loop": (loop, (x,), h100),
         "odd": (odd, (x,), h100),

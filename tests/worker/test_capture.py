@@ -70,7 +70,20 @@ def test_capture_equal_launches_are_counted_once(captures: dict[str, Any]) -> No
     assert [launch["times"] for launch in captures["loop"]] == [5]
 
 
-@pytest.mark.parametrize("name", ["block_pointers", "descriptors", "needs_cuda", "helpers", "made_inside", "gluon"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "block_pointers",
+        "descriptors",
+        "needs_cuda",
+        "helpers",
+        "made_inside",
+        "gluon",
+        "operation",
+        "wrapped_operation",
+        "wrapped_alone",
+    ],
+)
 def test_capture_honest_launcher_survives(captures: dict[str, Any], name: str) -> None:
     assert [launch["error"] for launch in captures[name]] == [None]
 

@@ -108,7 +108,9 @@ def _judge_results(judge: Judging, case: DecodeCase, traffic: Traffic, o_bytes: 
     if o_stored != o_bytes:
         judge.fail(f"O is stored {o_stored / o_bytes:.4g} times; expected once.")
     lse_bytes = case.batch * case.q_heads * LSE_ITEMSIZE
-    if lse_stored != lse_bytes:
+    # A launcher may finish it in torch, from a statistic of each row: another base, for example.
+    finished = not lse_stored and traffic.stored_bytes - o_stored >= lse_bytes
+    if lse_stored != lse_bytes and not finished:
         judge.fail(f"The LSE is stored {lse_stored / lse_bytes:.4g} times; expected once.")
 
 
