@@ -61,3 +61,17 @@ def test_a_kept_table_has_the_submission_and_its_peers_right_at_every_shape(lab:
     keys = [table.key_of(row, plan.key) for row in rows]
     assert len(set(keys)) == len(keys)
     assert {"sdpa-flash", "sdpa-cudnn", "flash-attn-cute", *plan.own} <= {row["kernel"] for row in rows}
+
+
+def test_the_handouts_quote_the_kept_tables(parts: Mapping[str, Any]) -> None:
+    """Lab 08's figures are of the kept bench, and of the kept grade for one sequence, which the bench hasn't; GB/s."""
+    handout = " ".join((PROJECT / "assignments/lab08_decode/README.md").read_text().split())
+    rows = table.read(RESULTS / "lab08_h200" / "benchmark.csv", "lab08")
+    reached = {(row["kernel"], row["context"]): float(row["gbs"]) for row in rows}
+    copied = f"decodes 16 × 16k at {reached['sdpa-flash', '16384']:.0f}"
+    assert f"{copied}, the course's reference at {reached['paged', '16384']:.0f} (`grade bench lab08` there)" in handout
+    timed = parts["grades"]["labs"]["lab08"]["checks"]["speed-bandwidth"]["measured"]
+    one_ms = timed["(1, 28/4, 32768, 128) paged: yours median_ms"]
+    one = round(2 * 128 * (32768 * 4 + 28) * 2 / one_ms / 1e6, -1)
+    assert f"at {one:.0f} GB/s from one sequence" in handout
+    assert f"at {round(reached['paged', '1024'], -1):.0f} from sixteen" in handout

@@ -22,6 +22,7 @@ from grader.cli.failure import guarded
 from grader.cli.listing import _did_you_mean
 from grader.cli.main import app
 from grader.doctor import Finding, State
+from grader.profiles import load_profile
 
 GRADE = [sys.executable, "-c", "from grader.cli.main import main; main()"]
 
@@ -181,6 +182,16 @@ def test_profile_show_gives_figures_with_sources(course, grade) -> None:
     assert "peak bfloat16 989 TFLOP/s, ridge at 206 FLOP/byte" in shown
     assert "shared_kib_per_block 227 KiB CUDA C++ Programming Guide" in shown
     assert "measured copy 4271 GB/s" in shown
+
+
+def test_profile_show_gives_the_bands_that_speed_is_held_to(course, grade) -> None:
+    thresholds = load_profile(course, "h200").thresholds
+    assert thresholds
+    shown = " ".join(grade("profile", "show", "h200").out.split())
+    for lab, checks in thresholds.items():
+        for check, numbers in checks.items():
+            told = ", ".join(f"{name} {value:g}" for name, value in numbers.items())
+            assert f"{lab[:5]} {check} {told}" in shown
 
 
 def test_profile_show_without_a_name_shows_the_one_in_use(course, grade, monkeypatch) -> None:
