@@ -207,6 +207,15 @@ def test_profile_show_unknown_suggests(course, grade) -> None:
     assert "Did you mean h200?" in done.err
 
 
+def test_batch_devices_without_a_gpu_is_refused(course, grade, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    (course / "class" / "ada").mkdir(parents=True)
+    done = grade("batch", "class", "-o", "results", "--devices", "0,1")
+    assert done.code == 2
+    assert "--devices 0,1: no GPU can be used here: nvidia-smi is not installed." in done.err
+    assert not list((course / "results").glob("records/*"))
+
+
 def test_profile_detect_without_a_gpu_names_the_courses_profile(course, grade, monkeypatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     done = grade("profile", "detect")
