@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "worker": set(),
     "sandbox": LEAVES | {"profiles", "worker"},
     "kernels": LEAVES | {"modules", "profiles", "worker", "sandbox"},
-    "baselines": LEAVES | {"profiles", "sandbox"},
+    "baselines": LEAVES | {"profiles", "provenance", "sandbox"},
     "judge": LEAVES | {"files", "profiles", "worker", "sandbox", "kernels", "baselines"},
     "calibration": LEAVES | {"files", "profiles", "provenance", "target", "sandbox", "judge", "session"},
     "bench": LEAVES | {"files", "modules", "profiles", "provenance", "target", "sandbox", "baselines", "judge"},
