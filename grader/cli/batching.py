@@ -18,6 +18,7 @@ from grader.cli.console import say
 from grader.course import Course
 from grader.errors import ExitCode, InfrastructureError, UsageError
 from grader.machine import MachineError
+from grader.profiles import detect
 from grader.report.text import count, one_line
 
 if TYPE_CHECKING:
@@ -196,6 +197,10 @@ def _devices(words: BatchWords) -> tuple[str, ...]:
     devices = tuple(name.strip() for name in (words.devices or "").split(",") if name.strip())
     if len(set(devices)) < len(devices):
         raise UsageError(f"--devices {words.devices}: a GPU is named twice.")
+    if devices and words.scheduler is None and not (found := detect()).gpus:
+        raise UsageError(
+            f"--devices {words.devices}: no GPU can be used here: {found.reason}.", hint="Leave the option out."
+        )
     return devices
 
 

@@ -182,6 +182,9 @@ def _figures(profile: HardwareProfile) -> Iterable[tuple[str, str, str]]:
         yield "measured copy", f"{profile.measured.copy_gbs:g} GB/s", profile.measured.source
         for dtype, tflops in profile.measured.gemm_tflops.items():
             yield f"measured GEMM {dtype}", f"{tflops:g} TFLOP/s", ""
+    for lab, checks in profile.thresholds.items():
+        for check, numbers in checks.items():
+            yield f"{lab[:5]} {check}", ", ".join(f"{name} {value:g}" for name, value in numbers.items()), ""
 
 
 def show_detected(*, json_target: str | None) -> int:

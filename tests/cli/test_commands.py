@@ -22,6 +22,7 @@ from grader.cli.failure import guarded
 from grader.cli.listing import _did_you_mean
 from grader.cli.main import app
 from grader.doctor import Finding, State
+from grader.profiles import load_profile
 
 GRADE = [sys.executable, "-c", "from grader.cli.main import main; main()"]
 
@@ -183,6 +184,16 @@ def test_profile_show_gives_figures_with_sources(course, grade) -> None:
     assert "measured copy 4271 GB/s" in shown
 
 
+def test_profile_show_gives_the_bands_that_speed_is_held_to(course, grade) -> None:
+    thresholds = load_profile(course, "h200").thresholds
+    assert thresholds
+    shown = " ".join(grade("profile", "show", "h200").out.split())
+    for lab, checks in thresholds.items():
+        for check, numbers in checks.items():
+            told = ", ".join(f"{name} {value:g}" for name, value in numbers.items())
+            assert f"{lab[:5]} {check} {told}" in shown
+
+
 def test_profile_show_without_a_name_shows_the_one_in_use(course, grade, monkeypatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     done = grade("profile", "show")
@@ -194,6 +205,15 @@ def test_profile_show_unknown_suggests(course, grade) -> None:
     done = grade("profile", "show", "h20")
     assert done.code == 2
     assert "Did you mean h200?" in done.err
+
+
+def test_batch_devices_without_a_gpu_is_refused(course, grade, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    (course / "class" / "ada").mkdir(parents=True)
+    done = grade("batch", "class", "-o", "results", "--devices", "0,1")
+    assert done.code == 2
+    assert "--devices 0,1: no GPU can be used here: nvidia-smi is not installed." in done.err
+    assert not list((course / "results").glob("records/*"))
 
 
 def test_profile_detect_without_a_gpu_names_the_courses_profile(course, grade, monkeypatch) -> None:

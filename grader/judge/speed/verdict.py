@@ -299,7 +299,8 @@ def _spread(what: str, interval: Interval, rules: Rules) -> list[Finding]:
     half = (interval.high - interval.low) / 2.0
     if half <= rules.max_spread * interval.value:
         return []
-    return [Finding("spread", False, f"{what} spreads by {half / interval.value:.1%} of its median")]
+    text = f"the interval of {what} reaches {half / interval.value:.1%} of its median to either side"
+    return [Finding("spread", False, text)]
 
 
 def kept(attempts: Sequence[Attempt], rules: Rules, floor_s: float) -> list[Attempt]:
