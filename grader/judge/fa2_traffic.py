@@ -174,6 +174,10 @@ def _judge_results(judge: Judging, traffic: Traffic, work: Work) -> None:
     """O and LSE are stored once; what else is moved fits the partials of the splits."""
     o_bytes, lse_bytes = traffic.stored("out:0"), traffic.stored("out:1")
     judge.measure("o_stored_bytes", o_bytes)
+    if not o_bytes:
+        judge.fail(
+            "No kernel stores to the O that is returned: torch makes it of what kernels stored. Store it itself."
+        )
     if o_bytes != work.q_bytes:
         judge.fail(f"O is stored {o_bytes / work.q_bytes:.4g} times; expected once, after the loop over keys.")
     # A launcher may finish it in torch, from a statistic of each row: another base, for example.

@@ -111,7 +111,7 @@ class TimedWorker:
         return took * 1e-9
 
     def watch(self, offsets: Array, signs: Array) -> tuple[int, list[str]]:
-        """One untimed call: the Triton launches in it, and library operations that could do a kernel's work.
+        """Untimed calls: the fewest Triton launches of one, and library operations that could do a kernel's work.
 
         Raises:
             WorkerFailure: it raised, took too long, or answered out of form.

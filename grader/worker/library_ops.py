@@ -86,7 +86,7 @@ class _Functions(TorchFunctionMode):  # type: ignore[misc]
         called = getattr(func, "__name__", "")
         name = _FUNCTIONS.get(called)
         # Lengths and tables are the launcher's to read.
-        if name is None or (called in _READS and isinstance(args[0], torch.Tensor) and not _has_values(args[0])):
+        if name is None or (called in _READS and _is_of_places(args)):
             return func(*args, **(kwargs or {}))
         _note(self.found, name)
         self.depth += 1
@@ -163,9 +163,10 @@ def _backend(args: Any, kwargs: Any) -> str:
     return devices[0].upper() if devices else ""
 
 
-def _has_values(tensor: torch.Tensor) -> bool:
-    """Whether it may hold what a kernel computes with, not lengths or places."""
-    return bool(tensor.is_floating_point() or tensor.is_complex())
+def _is_of_places(args: Sequence[Any]) -> bool:
+    """Whether the first argument holds lengths or places, not what a kernel computes with."""
+    first = args[0] if args else None
+    return isinstance(first, torch.Tensor) and not (first.is_floating_point() or first.is_complex())
 
 
 def _both_tensors(args: Sequence[Any]) -> bool:

@@ -262,30 +262,41 @@ class Timer:
         return [[self._rows(call, output, indices) for output, indices in wanted] for call, wanted in picks]
 
     def watch(self, offsets: Any, signs: Any, tracing: Any, noting_calls: Any) -> list[Any]:
-        """One untimed call of the draw, looked at: what is timed between such calls is the same function.
+        """Untimed calls, as many as a window has, looked at: the first of them may be other than those that follow.
 
         Args:
             tracing: of `traffic`, noting_calls: of `foreign_calls`; given here, as only Triton's runtime has them.
 
         Returns:
-            the number of kernel launches, and the names of the library operations that could stand in for a kernel.
+            the fewest kernel launches of a call, and the names of the library operations that could stand in for a
+            kernel in any.
         """
         self._outputs = []
-        run = self._ready(offsets, signs)
+        launches: list[int] = []
         foreign: list[str] = []
+
+        def counted(step: Callable[[], Any]) -> Any:
+            before = len(trace.records)
+            output = step()
+            launches.append(len(trace.records) - before)
+            return output
+
+        run = self._ready(offsets, signs, each=counted)
         with tracing({}, count_bytes=False) as trace, noting_calls(foreign):
             self._outputs = run()
             self._wait()
-        return [len(trace.records), [*trace.library_ops, *foreign]]
+        return [min(launches), [*trace.library_ops, *foreign]]
 
-    def _ready(self, offsets: Any, signs: Any, *, graph: bool = False) -> Callable[[], list[Any]]:
-        """What the window does, with its values in place.
+    def _ready(
+        self, offsets: Any, signs: Any, *, graph: bool = False, each: Callable[[Callable[[], Any]], Any] | None = None
+    ) -> Callable[[], list[Any]]:
+        """What the window does, with its values in place; `each` makes its calls, where given.
 
         Cotangents come last: a call that is made before the window, for its backward pass, must not find them.
         """
         count = len(offsets)
         self._prepare(offsets, signs, cotangents=False)
-        run = self._replaying(count) if graph else self._run(count)
+        run = self._replaying(count) if graph else self._run(count, each)
         self._prepare(offsets, signs, cotangents=True)
         return run
 
@@ -311,13 +322,13 @@ class Timer:
                 pattern = 1.0 - 2.0 * signs[row, place, : spec.shape[-1]].astype(_float32)
                 self._memory.fill(self._slots[row][place], spec, int(offsets[row, place]), pattern)
 
-    def _run(self, count: int) -> Callable[[], list[Any]]:
+    def _run(self, count: int, each: Callable[[Callable[[], Any]], Any] | None = None) -> Callable[[], list[Any]]:
         """What a window does: a function of no arguments that gives the results of the first `count` slots' calls."""
         steps = self._steps([self._arguments(slot) for slot in self._slots[:count]])
 
         def run() -> list[Any]:
             try:
-                return [step() for step in steps]
+                return [step() for step in steps] if each is None else list(map(each, steps))
             except BaseException as error:
                 raise RaisedError from error
 

@@ -111,6 +111,7 @@ def test_fa2_traffic_of_any_tile_shape_passes(counted: Traffic) -> None:
         (traffic(q=4), "q-reloaded", "Q is read 4 times"),
         (traffic(q=0.5), "q-reloaded", r"Q is read 0\.5 times"),
         (traffic(o=4), "", "O is stored 4 times"),
+        (traffic(o=0), "", "No kernel stores to the O that is returned"),
         (traffic(lse=0), "", "LSE is stored 0 times"),
         (traffic(lse=2), "", "LSE is stored 2 times"),
         (traffic(scratch=HEADS * LENGTH * LENGTH * 2), "scores-stored", "stay on the chip"),

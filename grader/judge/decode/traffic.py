@@ -105,6 +105,11 @@ def _judge_table(judge: Judging, case: DecodeCase, traffic: Traffic) -> None:
 
 def _judge_results(judge: Judging, case: DecodeCase, traffic: Traffic, o_bytes: int) -> None:
     o_stored, lse_stored = traffic.stored("out:0"), traffic.stored("out:1")
+    if not o_stored:
+        judge.fail(
+            "No kernel stores to the O that is returned: torch makes it of what kernels stored. A cast and a merge of "
+            "splits are kernels' work."
+        )
     if o_stored != o_bytes:
         judge.fail(f"O is stored {o_stored / o_bytes:.4g} times; expected once.")
     lse_bytes = case.batch * case.q_heads * LSE_ITEMSIZE

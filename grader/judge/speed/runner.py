@@ -119,14 +119,16 @@ class Runner:
                 break
 
     def watch(self) -> None:
-        """See to it that a call does its work in Triton kernels, where that is asked of the contestant.
+        """See to it that calls do their work in Triton kernels, where that is asked of the contestant.
+
+        As many as in a window: one by itself could be told from those that follow another.
 
         Raises:
-            WrongOutput: it launches none, or a library does the work. WorkerFailure: the call failed.
+            WrongOutput: one launches none, or a library does the work. WorkerFailure: the call failed.
         """
         if not self._kernels:
             return
-        draw = self._draw(1)
+        draw = self._draw(self.calls)
         with self._told():
             launches, used = self._worker.watch(draw.offsets, draw.signs)
         told = f"`{self._workload.function}` {{}} at a shape that is timed ({self._workload.label}); what is timed "
