@@ -150,7 +150,10 @@ def test_bench_resume_keeps_the_rows_that_are_there(benched: tuple[Path, Any], t
     assert len({row["submission"] for row in second}) == 2
 
 
-@pytest.mark.parametrize(("correct", "expected"), [("yes", (ExitCode.OK, 0)), ("no", (ExitCode.POINTS_LOST, 1))])
+@pytest.mark.parametrize(
+    ("correct", "expected"),
+    [("yes", (ExitCode.OK, 0)), pytest.param("no", (ExitCode.POINTS_LOST, 1), marks=pytest.mark.slow)],
+)
 def test_bench_resume_beside_rows_of_another_sweep_counts_those_of_its_own(
     benched: tuple[Path, Any], tmp_path: Path, correct: str, expected: tuple[int, int]
 ) -> None:
