@@ -77,7 +77,7 @@ def call_kernel(submission: KernelCalling, function: str, /, *args: Any, **kwarg
     plain = watched.value
     if watched.traffic.input_ops or not _finite(plain):
         plain = submission.call(function, *args, **kwargs)
-    if _same_answer(plain, idle):
+    if same_answer(plain, idle):
         raise ContractViolated(f"{function} gives the same answer when every kernel launch does nothing.")
     if watched.traffic.input_ops and not _near(watched.value, plain):
         names = ", ".join(watched.traffic.input_ops)
@@ -151,7 +151,7 @@ def work_beside(traced: Traced, given: Sequence[Any]) -> str:
     )
 
 
-def _same_answer(value: Any, idle: Any) -> bool:
+def same_answer(value: Any, idle: Any) -> bool:
     """Whether the first tensor of both results has the same bytes, and isn't all zeros."""
     first, second = _first_tensor(value), _first_tensor(idle)
     if first is None or second is None or first.data.dtype != second.data.dtype:

@@ -258,12 +258,18 @@ class Submission:
         /,
         *args: Any,
         mutable: tuple[str, ...],
+        idle: bool = False,
         module: str | None = None,
         timeout_s: float | None = None,
         **kwargs: Any,
     ) -> Mutated:
-        """As `call`, where the parameters named in `mutable` may be changed in place."""
-        reply = self._perform(function, args, kwargs, module, timeout_s, {"mutable": mutable})
+        """As `call`, where the parameters named in `mutable` may be changed in place.
+
+        Args:
+            idle: every Triton launch does nothing, as in `noop_call`.
+        """
+        options = {"mutable": mutable, **({"noop": True} if idle else {})}
+        reply = self._perform(function, args, kwargs, module, timeout_s, options)
         return Mutated(reply["value"], self._table(reply, "mutated", function))
 
     def gradient_call(

@@ -14,13 +14,13 @@ import numpy as np
 from grader.judge import attention
 from grader.judge.attention import AttentionCase
 from grader.judge.compare import absolute_error
-from grader.judge.decode import cache, rotary
+from grader.judge.decode import appending, cache, rotary
+from grader.judge.decode.appending import Calling
 from grader.judge.decode.attending import check_decode
 from grader.judge.decode.cache import DecodeCase
 from grader.judge.precision import Array, numpy_dtype, round_to
 from grader.report.model import Diagnosis, ErrorMap
 from grader.sandbox.failures import ContractViolated
-from grader.sandbox.outcomes import Mutated
 from grader.sandbox.wire import Tensor
 
 FUNCTION = "decode_step"
@@ -35,14 +35,6 @@ class Judging(Protocol):
     def fail(
         self, message: str, *, diagnosis: Diagnosis | None = None, error_map: ErrorMap | None = None
     ) -> NoReturn: ...
-
-
-class Calling(Protocol):
-    """The part of the submission that is used here."""
-
-    @property
-    def device(self) -> str: ...
-    def mutating_call(self, function: str, /, *args: Any, mutable: tuple[str, ...], **kwargs: Any) -> Mutated: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +127,8 @@ def _run(submission: Calling, made: Generation) -> tuple[Array, Array, Array, Ar
         tensors = [Tensor(data, device=submission.device) for data in (*tokens, *caches)]
         tensors += cache.index_tensors(now, submission.device, cache.PLAIN)
         mutated = submission.mutating_call(FUNCTION, *tensors, mutable=("k_cache", "v_cache"), module=MODULE, **options)
+        if not step:
+            appending.require_kernels(submission, FUNCTION, tensors, mutated, caches=tensors[3:5], **options)
         o, lse = check_decode(mutated.value, now, submission.device, FUNCTION)
         outputs.append(np.asarray(o.data, np.float64))
         sums.append(np.asarray(lse.data, np.float64))
