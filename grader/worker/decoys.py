@@ -160,6 +160,16 @@ class Decoys:
             self._scratch.claim((*given, *made), self._copies)
         return result
 
+    def read_out(self, tensor: torch.Tensor, call: Callable[[], Any]) -> Any:
+        """What turns a tensor into numbers of Python's or NumPy's gives, with its values in place if it's scratch."""
+        if self._shown or not self._scratch.reveal([tensor]):
+            return call()
+        try:
+            found = call()
+            return found.copy() if isinstance(found, np.ndarray) else found
+        finally:
+            self._scratch.claim([tensor], self._copies)
+
     def follow(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
         """Take note of a dispatcher's operation that just ran: follow a copy, remember a computation."""
         if self._shown or not self._inputs:

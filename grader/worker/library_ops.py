@@ -16,6 +16,7 @@ from .decoys import MOVES, WITHOUT_VALUES, is_view, operation_name
 
 CopyListener = Callable[[torch.Tensor, torch.Tensor], None]
 Follower = Callable[[Any, Sequence[Any], dict[str, Any], Callable[[], Any]], Any]
+Reader = Callable[[torch.Tensor, Callable[[], Any]], Any]
 WorkListener = Callable[[int], None]
 
 _FUNCTIONS = {
@@ -72,28 +73,39 @@ _OWN = frozenset({"aten", "prim", "prims"})
 """Namespaces of torch's own operations; those of others may be Python that calls what it likes."""
 SCALAR_WORK = 64
 """What a value that becomes Python's own weighs: a launcher reads a few, who computes in Python reads all."""
+PLACE_WORK = 16
+"""And a whole number of a tensor that is read at once: tables have a few hundred, what Q, K and V are copied to more."""
 
 
 class _Functions(TorchFunctionMode):  # type: ignore[misc]
     """Sees what Python calls, by its public name."""
 
-    def __init__(self, found: list[str]) -> None:
+    def __init__(self, found: list[str], read: Reader | None, on_work: WorkListener | None) -> None:
         super().__init__()
         self.found = found
+        self.read = read
+        self.on_work = on_work
         self.depth = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         called = getattr(func, "__name__", "")
         name = _FUNCTIONS.get(called)
-        # Lengths and tables are the launcher's to read.
-        if name is None or (called in _READS and _is_of_places(args)):
+        if name is None:
             return func(*args, **(kwargs or {}))
+        if called in _READS and _is_of_places(args):
+            return self._read(args[0], lambda: func(*args, **(kwargs or {})))
         _note(self.found, name)
         self.depth += 1
         try:
             return func(*args, **(kwargs or {}))
         finally:
             self.depth -= 1
+
+    def _read(self, tensor: torch.Tensor, call: Callable[[], Any]) -> Any:
+        """Lengths and tables are the launcher's to read; each number has its weight."""
+        if self.on_work is not None:
+            self.on_work(PLACE_WORK * tensor.numel())
+        return call() if self.read is None else self.read(tensor, call)
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[misc]
@@ -192,6 +204,7 @@ def watch_library_ops(
     found: list[str],
     on_copy: CopyListener,
     follow: Follower | None = None,
+    read: Reader | None = None,
     on_work: WorkListener | None = None,
 ) -> Iterator[None]:
     """Append to `found`, once each, the names of heavy operations used in the block; tell `on_copy` of copies.
@@ -200,9 +213,10 @@ def watch_library_ops(
 
     Args:
         follow: runs every operation of the dispatcher: function, arguments, what calls it; gives the result.
+        read: runs what turns a tensor of lengths or places into Python's or NumPy's numbers; gives the result.
         on_work: told of every operation but moves and casts how many numbers it went over.
     """
-    functions = _Functions(found)
+    functions = _Functions(found, read, on_work)
     compile_before = torch.compile
 
     def noted_compile(*args: Any, **kwargs: Any) -> Any:

@@ -196,8 +196,8 @@ def tracing(
         stack.enter_context(_patched(builder, "set_grid_idx", _counting_grid_idx(trace, builder.set_grid_idx)))
         stack.enter_context(_patched(interpreter.InterpretedFunction, "run", _naming_run(trace)))
         stack.enter_context(plain_triton())
-        follow = decoys.run if decoys is not None else None
-        stack.enter_context(watch_library_ops(trace.library_ops, trace.note_copy, follow, trace.note_work))
+        follow, read = (decoys.run, decoys.read_out) if decoys is not None else (None, None)
+        stack.enter_context(watch_library_ops(trace.library_ops, trace.note_copy, follow, read, trace.note_work))
         if decoys is not None:
             stack.enter_context(decoys.hidden())
         yield trace

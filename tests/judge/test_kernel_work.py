@@ -91,6 +91,17 @@ def fills_by_parts(x):
         kernel(x, part)
         part[0] = 2 * x[0].item() if part[0] < 0 else part[0]
     return parts.mean(0)
+@triton.jit
+def counting_kernel(x, out, places, count, BLOCK: tl.constexpr):
+    index = tl.arange(0, BLOCK)
+    place = tl.load(places + index, mask=index < count)
+    tl.store(out + place, 2 * tl.load(x + index, mask=index < count), mask=index < count)
+    tl.store(places + index, 0 * place + count, mask=index < count)
+def reads_places(x):
+    places, out = torch.arange(x.numel()), torch.empty_like(x)
+    counting_kernel[(1,)](x, out, places, x.numel(), BLOCK=64)
+    read = [places.tolist()[0], int(places.numpy()[1]), int(np.asarray(places)[2]), places[3].item()]
+    return out[: min(read)] if min(read) == max(read) else out * 0
 def reuses_memory(x):
     out = kernel(x)
     return kernel(out.mul_(0.5), out)
@@ -119,6 +130,10 @@ def copy_unseen(x):
     held = held_copy(x)
     with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
         return held + held
+def reads_all_as_places(x):
+    held = torch.zeros(x.numel() * 20, dtype=torch.int32)
+    copy_kernel[(1,)](x, held.view(torch.float32), x.numel(), BLOCK=64)
+    return torch.from_numpy(held.numpy().view(np.float32)[: x.numel()] * 2)
 def memory_of_numpy(x):
     held = np.zeros(x.numel(), np.float32)
     copy_kernel[(1,)](x, torch.from_numpy(held), x.numel(), BLOCK=64)
@@ -196,6 +211,7 @@ X = Tensor(np.arange(1, 51, dtype=np.float32))
         ("reads_a_number", 2),
         ("fills_by_parts", 2),
         ("reuses_memory", 2),
+        ("reads_places", 2),
     ],
 )
 def test_call_kernel_of_a_kernel_returns_its_answer(submission: Submission, function: str, factor: int) -> None:
@@ -212,6 +228,7 @@ def test_call_kernel_of_a_kernel_returns_its_answer(submission: Submission, func
         ("ghost", "same answer when every kernel launch does nothing"),
         ("pairs", "does arithmetic on [0-9]+ numbers outside of its kernels, for [0-9]+ that it is given and returns"),
         ("whole_numbers", "does arithmetic on [0-9]+ numbers outside of its kernels"),
+        ("reads_all_as_places", "does arithmetic on [0-9]+ numbers outside of its kernels"),
         ("one_by_one", "does arithmetic on [0-9]+ numbers outside of its kernels"),
         ("library_in_an_operation", "calls torch.mv"),
         ("library_inferring", "calls torch.nn.functional.linear"),
