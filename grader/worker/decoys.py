@@ -164,10 +164,12 @@ class Decoys:
         """What turns a tensor into numbers of Python's or NumPy's gives, with its values in place if it's scratch."""
         if self._shown or not self._scratch.reveal([tensor]):
             return call()
+        self._shown = True  # What reads it may be operations of its own, which aren't to hide it again.
         try:
             found = call()
             return found.copy() if isinstance(found, np.ndarray) else found
         finally:
+            self._shown = False
             self._scratch.claim([tensor], self._copies)
 
     def follow(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:

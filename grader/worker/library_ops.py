@@ -74,7 +74,7 @@ _OWN = frozenset({"aten", "prim", "prims"})
 SCALAR_WORK = 64
 """What a value that becomes Python's own weighs: a launcher reads a few, who computes in Python reads all."""
 PLACE_WORK = 16
-"""And a whole number of a tensor that is read at once: tables have a few hundred, what Q, K and V are copied to more."""
+"""And a whole number of a tensor that is read at once: tables have a few hundred, copies of Q, K and V more."""
 
 
 class _Functions(TorchFunctionMode):  # type: ignore[misc]

@@ -101,7 +101,8 @@ def reads_places(x):
     places, out = torch.arange(x.numel()), torch.empty_like(x)
     counting_kernel[(1,)](x, out, places, x.numel(), BLOCK=64)
     read = [places.tolist()[0], int(places.numpy()[1]), int(np.asarray(places)[2]), places[3].item()]
-    return out[: min(read)] if min(read) == max(read) else out * 0
+    if min(read) != max(read): raise ValueError(str(read))
+    return out[: read[0]]
 def reuses_memory(x):
     out = kernel(x)
     return kernel(out.mul_(0.5), out)
