@@ -11,6 +11,7 @@ from pathlib import Path
 
 from grader.errors import UsageError
 from grader.files import replace_text
+from grader.judge import benchmark_table
 from grader.machine import unwritable
 
 Row = dict[str, str]
@@ -29,12 +30,7 @@ HEAT = ("sm_mhz", "power_w", "temperature_c", "throttle_reasons")
 
 
 WORDS = frozenset({"kernel", "causal", "dtype", "direction"})
-CHOICES = {
-    "correct": ("yes", "no"),
-    "causal": ("yes", "no"),
-    "dtype": ("float16", "bfloat16", "float32"),
-    "direction": ("forward", "backward"),
-}
+CHOICES = benchmark_table.CHOICES | {"correct": ("yes", "no"), "direction": ("forward", "backward")}
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+\-]*")
 _WHOLE = re.compile(r"[1-9][0-9]{0,8}")
 

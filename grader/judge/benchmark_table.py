@@ -55,7 +55,8 @@ FORWARD = Columns(
     shown=("seqlen", "head_dim", "causal"),
 )
 
-DTYPES = ("float16", "bfloat16", "float32")
+CHOICES = {"dtype": ("float16", "bfloat16", "float32"), "causal": ("yes", "no")}
+"""Columns of words, where a table has them, and the words that may stand there."""
 TEXTS = {
     "benchmark-untested-row": "A row has a time but no passed test at its shape.",
     "benchmark-arithmetic": "A row's rate doesn't follow from its shape and its median.",
@@ -150,10 +151,9 @@ def _row(judge: Judging, line: int, cells: dict[str, str], columns: Columns) -> 
         {name: _number(judge, f"{columns.file}:{line}", name, cells[name]) for name in columns.times} if timed else None
     )
     row = Row(columns, line, words, numbers, times)
-    choices = {"dtype": DTYPES, "causal": ("yes", "no")}
-    for name in choices.keys() & words.keys():
-        if words[name] not in choices[name]:
-            found = f"{row.place}: {name} is {words[name][:40]!r}, expected {' or '.join(choices[name])}."
+    for name, choices in CHOICES.items():
+        if name in words and words[name] not in choices:
+            found = f"{row.place}: {name} is {words[name][:40]!r}, expected {' or '.join(choices)}."
             fail(judge, "benchmark-malformed", found)
     if not words["gpu"]:
         fail(judge, "benchmark-malformed", f"{row.place}: gpu is empty, expected the name of the card.")

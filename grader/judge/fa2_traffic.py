@@ -15,6 +15,7 @@ from typing import NoReturn, Protocol
 
 from grader.judge.oracle import AttentionCase
 from grader.judge.precision import numpy_dtype
+from grader.judge.stored_once import judge_stored_once
 from grader.kernels.closed_forms import LSE_ITEMSIZE, attention_flops
 from grader.report.model import Diagnosis
 from grader.worker.traffic_model import Traffic
@@ -174,16 +175,14 @@ def _judge_results(judge: Judging, traffic: Traffic, work: Work) -> None:
     """O and LSE are stored once; what else is moved fits the partials of the splits."""
     o_bytes, lse_bytes = traffic.stored("out:0"), traffic.stored("out:1")
     judge.measure("o_stored_bytes", o_bytes)
-    if not o_bytes:
-        judge.fail(
-            "No kernel stores to the O that is returned: torch makes it of what kernels stored. Store it itself."
-        )
-    if o_bytes != work.q_bytes:
-        judge.fail(f"O is stored {o_bytes / work.q_bytes:.4g} times; expected once, after the loop over keys.")
-    # A launcher may finish it in torch, from a statistic of each row: another base, for example.
-    finished = not lse_bytes and traffic.stored_bytes - o_bytes >= work.rows * LSE_ITEMSIZE
-    if lse_bytes != work.rows * LSE_ITEMSIZE and not finished:
-        judge.fail(f"The LSE is stored {lse_bytes / (work.rows * LSE_ITEMSIZE):.4g} times; expected once.")
+    judge_stored_once(
+        judge,
+        traffic,
+        o_bytes=work.q_bytes,
+        lse_bytes=work.rows * LSE_ITEMSIZE,
+        advice="Store it itself.",
+        when=", after the loop over keys",
+    )
     named = sum(traffic.loaded(name) for name in ("q", "k", "v"))
     partial = work.splits * work.rows * (work.head_dim + 2) * FLOAT_BYTES if work.splits > 1 else 0
     spare = 2 * work.rows * FLOAT_BYTES

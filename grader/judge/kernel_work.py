@@ -74,8 +74,8 @@ def call_kernel(submission: KernelCalling, function: str, /, *args: Any, **kwarg
         idle = submission.noop_call(function, *args, **kwargs)
     except WorkerFailure:
         return watched.value  # A launcher that stumbles over what its idle kernel left did depend on it.
-    plain = watched.value
-    if watched.traffic.input_ops or not _finite(plain):
+    plain, finite = watched.value, _finite(watched.value)
+    if watched.traffic.input_ops or not finite:
         plain = submission.call(function, *args, **kwargs)
     if same_answer(plain, idle):
         raise ContractViolated(f"{function} gives the same answer when every kernel launch does nothing.")
@@ -85,7 +85,7 @@ def call_kernel(submission: KernelCalling, function: str, /, *args: Any, **kwarg
             f"{function} computes with its inputs outside of a kernel ({names}); the answer must come from your Triton "
             "kernel. Copies, padding and casts of an input are fine."
         )
-    if not _finite(watched.value) and _finite(plain):
+    if not finite and _finite(plain):
         raise ContractViolated(
             f"{function} reads what its kernels wrote by another way than torch's operations (NumPy, a pointer); the "
             "answer must come from your Triton kernel."

@@ -12,6 +12,7 @@ PEERS = ("flash_attn", "flash_attn_interface", "xformers", "flashinfer", "sageat
 """Packages that hold a finished attention kernel."""
 COMPILERS = ("cutlass", "transformer_engine", "cupy", "numba", "jax")
 """And those through which one can be launched beside torch."""
+_FOREIGN = frozenset((*PEERS, *COMPILERS))
 COMPILED = ("torch._inductor.runtime.triton_heuristics", "run")
 """Module and function by which what `torch.compile` made launches its kernels."""
 
@@ -28,7 +29,7 @@ def noting_foreign_calls(found: list[str]) -> Iterator[None]:
         package = name.split(".", 1)[0]
         if (name, frame.f_code.co_name) == COMPILED:
             package = "torch.compile"
-        elif package not in (*PEERS, *COMPILERS):
+        elif package not in _FOREIGN:
             return
         if package not in found:
             found.append(package)

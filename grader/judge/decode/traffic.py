@@ -11,6 +11,7 @@ from typing import NoReturn, Protocol
 
 from grader.judge.decode.appending import AppendCase
 from grader.judge.decode.cache import DecodeCase
+from grader.judge.stored_once import judge_stored_once
 from grader.kernels.closed_forms import LSE_ITEMSIZE, decode_traffic_bounds
 from grader.report.model import Diagnosis
 from grader.worker.traffic_model import Traffic
@@ -40,7 +41,9 @@ def judge_decode_traffic(judge: Judging, case: DecodeCase, traffic: Traffic) -> 
             diagnosis=_Q_RELOADED,
         )
     _judge_table(judge, case, traffic)
-    _judge_results(judge, case, traffic, q_bytes)
+    lse_bytes = case.batch * case.q_heads * LSE_ITEMSIZE
+    advice = "A cast and a merge of splits are kernels' work."
+    judge_stored_once(judge, traffic, o_bytes=q_bytes, lse_bytes=lse_bytes, advice=advice)
     _judge_splits(judge, case, traffic, splits)
     entries = case.kv_heads * sum(case.lens) * LOOKUPS * 8 + case.batch * 8
     bounds = decode_traffic_bounds(
@@ -101,22 +104,6 @@ def _judge_table(judge: Judging, case: DecodeCase, traffic: Traffic) -> None:
             f"{loaded} bytes of the block table are loaded; expected at most one entry a key for K and one for V, once "
             f"a kv head ({most} bytes)."
         )
-
-
-def _judge_results(judge: Judging, case: DecodeCase, traffic: Traffic, o_bytes: int) -> None:
-    o_stored, lse_stored = traffic.stored("out:0"), traffic.stored("out:1")
-    if not o_stored:
-        judge.fail(
-            "No kernel stores to the O that is returned: torch makes it of what kernels stored. A cast and a merge of "
-            "splits are kernels' work."
-        )
-    if o_stored != o_bytes:
-        judge.fail(f"O is stored {o_stored / o_bytes:.4g} times; expected once.")
-    lse_bytes = case.batch * case.q_heads * LSE_ITEMSIZE
-    # A launcher may finish it in torch, from a statistic of each row: another base, for example.
-    finished = not lse_stored and traffic.stored_bytes - o_stored >= lse_bytes
-    if lse_stored != lse_bytes and not finished:
-        judge.fail(f"The LSE is stored {lse_stored / lse_bytes:.4g} times; expected once.")
 
 
 def _judge_splits(judge: Judging, case: DecodeCase, traffic: Traffic, splits: int) -> None:
