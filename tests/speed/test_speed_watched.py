@@ -131,17 +131,21 @@ def test_watch_tells_a_timed_call_whose_work_is_not_a_kernels(source: str, messa
         opened.check()  # the library's answers are right, too
 
 
-def test_watch_looks_at_every_call_of_a_window(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("otherwise", "message"),
+    [("a @ b", r"calls torch\.matmul at"), ("(a[:, :, None] * b[None]).sum(1)", "launches no Triton kernel at")],
+)
+def test_watch_looks_at_every_call_of_a_window(otherwise: str, message: str, tmp_path: Path) -> None:
     """The first call of each window has the same address, and so would one that's looked at by itself."""
     source = KERNEL + (
         "\n\nFIRST = []\n\n\ndef product(a, b):\n    FIRST[:] = FIRST or [a.data_ptr()]\n"
-        "    return own(a, b.contiguous()) if a.data_ptr() == FIRST[0] else a @ b\n"
+        f"    return own(a, b.contiguous()) if a.data_ptr() == FIRST[0] else {otherwise}\n"
     )
     with runner(tmp_path, source, matmul(SIZE)) as opened:
         opened.calls = 1
         opened.watch()
         opened.calls = 3
-        with pytest.raises(WrongOutput, match=r"calls torch\.matmul at a shape that is timed"):
+        with pytest.raises(WrongOutput, match=f"{message} a shape that is timed"):
             opened.watch()
 
 
