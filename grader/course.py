@@ -104,6 +104,44 @@ class Limits(_Model):
     output_kib: Annotated[int, Field(gt=0)] = 64
 
 
+Freedom = Literal["moves", "scale", "partials", "integers", "rope"]
+"""What a launcher may do in torch beside allocations and views; the handouts' tables say it in full."""
+FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class Record(_Model):
+    """`[record.<function>]`: this function's launcher is recorded, and its kernels run elsewhere.
+
+    Attributes:
+        allow: what the launcher may do in torch, beside allocations and views. ``moves``: copies, casts, padding.
+            ``scale``: products of an input in `scale` and a number. ``partials``: arithmetic on what kernels wrote.
+            ``integers``: arithmetic on integers. ``rope``: arithmetic on the inputs in `rope` and constants.
+        scale, rope: parameters of the function.
+        known: integer parameters whose values the launcher may read.
+        kernel: a result, and an argument that the call changes, must come from a kernel.
+    """
+
+    allow: tuple[Freedom, ...]
+    scale: tuple[FunctionName, ...] = ()
+    rope: tuple[FunctionName, ...] = ()
+    known: tuple[FunctionName, ...] = ()
+    kernel: bool = True
+
+    @field_validator("allow", "scale", "rope", "known", mode="before")
+    @classmethod
+    def _tuples(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _parameters(self) -> Self:
+        freedoms: tuple[tuple[Freedom, tuple[str, ...]], ...] = (("scale", self.scale), ("rope", self.rope))
+        for freedom, parameters in freedoms:
+            if (freedom in self.allow) != bool(parameters):
+                missing = f"`{freedom}` names no parameter" if not parameters else f"`allow` doesn't have '{freedom}'"
+                raise ValueError(f"{missing}, expected both or neither")
+        return self
+
+
 class RubricItem(_Model):
     """One row of `[rubric.<id>]`: points that a person gives after reading the submission."""
 
@@ -118,6 +156,8 @@ class Lab(_Model):
         runtime: the heaviest library that the worker loads before the submission: `numpy`, `torch` or `triton`.
         checks: check id → spec, in the order of the scorecard.
         rubric: item id → what a person judges; its points and those of the checks add up to 100.
+        record: function → what its launcher may do. Functions that aren't here run as they are.
+        record_paths: the same by the kind of a capstone's path, whose functions capstone.toml names.
     """
 
     format_version: Literal[1]
@@ -129,6 +169,8 @@ class Lab(_Model):
     limits: Limits = Field(default_factory=Limits)
     checks: dict[CheckId, CheckSpec]
     rubric: dict[CheckId, RubricItem] = Field(default_factory=dict)
+    record: dict[FunctionName, Record] = Field(default_factory=dict)
+    record_paths: dict[Literal["attention", "decode"], Record] = Field(default_factory=dict)
 
     @property
     def number(self) -> int:
@@ -148,6 +190,12 @@ class Lab(_Model):
         both = sorted(set(self.checks) & set(self.rubric))
         if both:
             raise ValueError(f"rubric: {both[0]!r} is a check too, expected another name")
+        return self
+
+    @model_validator(mode="after")
+    def _recorded(self) -> Self:
+        if (self.record or self.record_paths) and self.runtime != "triton":
+            raise ValueError(f'record: only a lab with `runtime = "triton"` has kernels, found {self.runtime!r}')
         return self
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.course import Course
+from grader.course import Course, Record
 from grader.errors import CourseError, UsageError
 
 LAB = """
@@ -23,6 +23,10 @@ provided = ["helpers.py"]
 
 [limits]
 call_s = 30.0
+
+[record.forward]
+allow = ["moves", "scale"]
+scale = ["q"]
 
 [checks.forward]
 title = "Attention of one head"
@@ -72,6 +76,7 @@ def test_lab_reads_every_table(course: Course) -> None:
     assert lab.checks["ragged-tails"].hidden
     assert lab.checks["ragged-tails"].requires == ("triton",)
     assert lab.checks["ragged-tails"].thresholds == {"rtol": 1e-3}
+    assert lab.record == {"forward": Record(allow=("moves", "scale"), scale=("q",))}
     assert lab.limits.call_s == 30.0
     assert lab.limits.memory_mib == 2048
 
@@ -129,6 +134,12 @@ def test_resolve_in_an_empty_course_says_none(tmp_path: Path) -> None:
         ('["helpers.py"]', '["/etc/passwd"]', "`files.provided` entry 1"),
         ('id = "lab06_fa2_forward"', 'id = "lab07_fa2_forward"', "expected the folder's name 'lab06_fa2_forward'"),
         ('id = "lab06_fa2_forward"', 'id = "lab6"', "`id`"),
+        ('"moves"', '"copies"', "`record.forward.allow` entry 1: input should be 'moves', 'scale', 'partials'"),
+        ('scale = ["q"]', "", "`record.forward`: `scale` names no parameter, expected both or neither"),
+        ('"moves", "scale"', '"moves"', "`record.forward`: `allow` doesn't have 'scale', expected both or neither"),
+        ('scale = ["q"]', 'scales = ["q"]', "`record.forward.scales` is not a key that is known here"),
+        ("[record.forward]", '[record."for-ward"]', "`record.for-ward`"),
+        ('"triton"\n', '"numpy"\n', "record: only a lab with `runtime = \"triton\"` has kernels, found 'numpy'"),
     ],
 )
 def test_lab_broken_file_names_file_key_and_value(course: Course, before: str, after: str, message: str) -> None:
