@@ -113,21 +113,23 @@ class Record(_Model):
     """`[record.<function>]`: this function's launcher is recorded, and its kernels run elsewhere.
 
     Attributes:
+        parameters: of the function, in order, as the lab calls those that a call gives by position.
         allow: what the launcher may do in torch, beside allocations and views. ``moves``: copies, casts, padding.
             ``scale``: products of an input in `scale` and a number. ``partials``: arithmetic on what kernels wrote.
             ``integers``: arithmetic on integers. ``rope``: arithmetic on the inputs in `rope` and constants.
-        scale, rope: parameters of the function.
+        scale, rope: some of the parameters.
         known: integer parameters whose values the launcher may read.
         kernel: a result, and an argument that the call changes, must come from a kernel.
     """
 
+    parameters: Annotated[tuple[FunctionName, ...], Field(min_length=1)]
     allow: tuple[Freedom, ...]
     scale: tuple[FunctionName, ...] = ()
     rope: tuple[FunctionName, ...] = ()
     known: tuple[FunctionName, ...] = ()
     kernel: bool = True
 
-    @field_validator("allow", "scale", "rope", "known", mode="before")
+    @field_validator("parameters", "allow", "scale", "rope", "known", mode="before")
     @classmethod
     def _tuples(cls, value: object) -> object:
         return tuple(value) if isinstance(value, list) else value
@@ -139,6 +141,9 @@ class Record(_Model):
             if (freedom in self.allow) != bool(parameters):
                 missing = f"`{freedom}` names no parameter" if not parameters else f"`allow` doesn't have '{freedom}'"
                 raise ValueError(f"{missing}, expected both or neither")
+        strange = [name for name in (*self.scale, *self.rope, *self.known) if name not in self.parameters]
+        if strange:
+            raise ValueError(f"{strange[0]!r} is none of the `parameters` {', '.join(self.parameters)}")
         return self
 
 

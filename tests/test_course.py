@@ -25,6 +25,7 @@ provided = ["helpers.py"]
 call_s = 30.0
 
 [record.forward]
+parameters = ["q", "k", "v"]
 allow = ["moves", "scale"]
 scale = ["q"]
 
@@ -76,7 +77,7 @@ def test_lab_reads_every_table(course: Course) -> None:
     assert lab.checks["ragged-tails"].hidden
     assert lab.checks["ragged-tails"].requires == ("triton",)
     assert lab.checks["ragged-tails"].thresholds == {"rtol": 1e-3}
-    assert lab.record == {"forward": Record(allow=("moves", "scale"), scale=("q",))}
+    assert lab.record == {"forward": Record(parameters=("q", "k", "v"), allow=("moves", "scale"), scale=("q",))}
     assert lab.limits.call_s == 30.0
     assert lab.limits.memory_mib == 2048
 
@@ -137,6 +138,7 @@ def test_resolve_in_an_empty_course_says_none(tmp_path: Path) -> None:
         ('"moves"', '"copies"', "`record.forward.allow` entry 1: input should be 'moves', 'scale', 'partials'"),
         ('scale = ["q"]', "", "`record.forward`: `scale` names no parameter, expected both or neither"),
         ('"moves", "scale"', '"moves"', "`record.forward`: `allow` doesn't have 'scale', expected both or neither"),
+        ('scale = ["q"]', 'scale = ["x"]', "`record.forward`: 'x' is none of the `parameters` q, k, v"),
         ('scale = ["q"]', 'scales = ["q"]', "`record.forward.scales` is not a key that is known here"),
         ("[record.forward]", '[record."for-ward"]', "`record.for-ward`"),
         ('"triton"\n', '"numpy"\n', "record: only a lab with `runtime = \"triton\"` has kernels, found 'numpy'"),
