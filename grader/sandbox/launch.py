@@ -91,8 +91,8 @@ def _worker_package(target: Path, extra: tuple[Path, ...]) -> Path:
 def _copy_worker(target: Path, extra: tuple[Path, ...]) -> None:
     package = target / WORKER_PACKAGE
     package.mkdir(parents=True)
-    for folder in (WORKER_SOURCE, WORKER_SOURCE / "__pycache__"):
-        into = package if folder == WORKER_SOURCE else package / "__pycache__"
+    for folder in (WORKER_SOURCE, *(path for path in sorted(WORKER_SOURCE.rglob("*")) if path.is_dir())):
+        into = package / folder.relative_to(WORKER_SOURCE)
         into.mkdir(exist_ok=True)
         for path in folder.glob("*.py*"):
             # copy2 keeps the time of change, by which a compiled file is known to belong to its source.
@@ -116,11 +116,12 @@ def lay_ahead() -> None:
     global _laid_ahead
     target = _worker_package(rundir.current() / "worker", ())
     package = target / WORKER_PACKAGE
-    for path in package.glob("*.py"):
-        compiled = package / "__pycache__" / f"{path.stem}.{sys.implementation.cache_tag}.pyc"
+    for path in package.rglob("*.py"):
+        compiled = path.parent / "__pycache__" / f"{path.stem}.{sys.implementation.cache_tag}.pyc"
         unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
         py_compile.compile(str(path), str(compiled), doraise=True, invalidation_mode=unchecked)
         compiled.chmod(0o644)
+        compiled.parent.chmod(0o755)
     _laid_ahead = target
 
 

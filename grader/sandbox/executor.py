@@ -1,0 +1,165 @@
+"""The executor as the judge holds it: a worker that runs recorded tapes and never sees a submission.
+
+It starts in the background while the submission is imported and its launcher recorded, and stays for all checks. What a
+tape does wrong is the submission's failure; what the executor itself does wrong is the grader's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from grader.course import Limits
+from grader.sandbox.client import WorkerClient
+from grader.sandbox.failures import TimedOut, WorkerFailure
+from grader.sandbox.launch import LaunchSpec, launch
+from grader.sandbox.levels import Isolation
+from grader.sandbox.worker_process import LaunchedWorker
+from grader.worker.channel import BUSY_VARIABLE
+
+if TYPE_CHECKING:
+    from grader.profiles import HardwareProfile
+
+Tape = dict[str, Any]
+Launcher = Callable[[LaunchSpec], LaunchedWorker]
+
+
+@dataclass(frozen=True)
+class Input:
+    """One tensor of a call: the lab's name of it, its values, and whether the call may change it."""
+
+    name: str
+    value: Any
+    mutable: bool = False
+
+
+class Executor:
+    """Starts an executor when it's first needed, and anew after one was lost.
+
+    Args:
+        device: `cpu` interprets kernels, `cuda` runs them compiled.
+        target: the profile that a driver without a GPU answers for.
+        busy: others wait for the cores.
+    """
+
+    def __init__(
+        self,
+        isolation: Isolation,
+        limits: Limits,
+        device: str,
+        target: HardwareProfile | None,
+        *,
+        launcher: Launcher = launch,
+        busy: bool = False,
+    ) -> None:
+        self._isolation, self._limits, self._device = isolation, limits, device
+        self._target, self._launcher, self._busy = target, launcher, busy
+        self._client: WorkerClient | None = None
+        self._starting: Future[WorkerClient] | None = None
+        self.versions: dict[str, str] = {}
+
+    def warm(self) -> None:
+        """Begin to start it; returns at once."""
+        if self._client is not None or self._starting is not None:
+            return
+        starting: Future[WorkerClient] = Future()
+
+        def start() -> None:
+            try:
+                starting.set_result(self._start())
+            except BaseException as error:  # noqa: BLE001 - raised where the executor is first asked for something
+                starting.set_exception(error)
+
+        self._starting = starting
+        threading.Thread(target=start, name="executor-start", daemon=True).start()
+
+    def close(self) -> None:
+        """End it. A later request would start another."""
+        starting, self._starting = self._starting, None
+        if starting is not None and starting.exception() is None:
+            self._client = starting.result()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def run(
+        self,
+        tape: Tape,
+        inputs: Sequence[Input],
+        cotangents: Sequence[Any],
+        rules: dict[str, Any],
+        options: dict[str, Any],
+        *,
+        timeout_s: float,
+        doing: str,
+    ) -> dict[str, Any]:
+        """Run a tape on values.
+
+        Returns:
+            the table of `grader.worker.execute.run`: ``value``, ``mutated``, and what the options ask for.
+
+        Raises:
+            WorkerFailure: what the tape does wrong. InfrastructureError: the executor can't be started.
+        """
+        body = {
+            "tape": tape,
+            "inputs": [{"name": item.name, "value": item.value, "mutable": item.mutable} for item in inputs],
+            "cotangents": list(cotangents),
+            "rules": rules,
+            "options": options,
+        }
+        reply = self._request("execute", body, timeout_s, doing)
+        return dict(reply)
+
+    def compile(
+        self, tape: Tape, inputs: Sequence[Input], rules: dict[str, Any], capabilities: Sequence[int], *, doing: str
+    ) -> Any:
+        """Machine code of a tape's launches for each compute capability; see `grader.kernels.compile`."""
+        body = {
+            "tape": tape,
+            "inputs": [{"name": item.name, "value": item.value, "mutable": item.mutable} for item in inputs],
+            "rules": rules,
+            "capabilities": list(capabilities),
+        }
+        return self._request("compile", body, self._limits.compile_s, doing)
+
+    def _request(self, kind: str, body: dict[str, Any], timeout_s: float, doing: str) -> Any:
+        client = self._ready()
+        try:
+            return client.request(kind, body, timeout_s=timeout_s, doing=doing)
+        except TimedOut as failure:
+            failure.message = f"No answer after {timeout_s:g} s (the limit) while {doing}."
+            raise
+        except WorkerFailure:
+            raise
+        finally:
+            if client.closed:
+                self._client = None
+
+    def _ready(self) -> WorkerClient:
+        self.warm()
+        if self._starting is not None:
+            starting, self._starting = self._starting, None
+            self._client = starting.result()
+        assert self._client is not None
+        return self._client
+
+    def _start(self) -> WorkerClient:
+        spec = LaunchSpec(
+            isolation=self._isolation,
+            limits=self._limits,
+            runtime="triton",
+            device="cuda" if self._device == "cuda" else "cpu",
+            env={BUSY_VARIABLE: "1"} if self._busy else {},
+        )
+        client = WorkerClient(self._launcher(spec), self._limits, self._device, busy=self._busy)
+        target = self._target.model_dump(mode="json") if self._target is not None and self._device == "cpu" else None
+        try:
+            self.versions = client.start("triton", self._device, modules=("execute.service",), target=target)
+        except BaseException:
+            client.close()
+            raise
+        return client
