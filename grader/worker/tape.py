@@ -26,6 +26,7 @@ MAX_PROGRAMS = 1 << 26
 """Programs of all launches of a tape together, the largest candidate of each choice."""
 MAX_BYTES = 24 << 30
 """Bytes that the operations of a tape may allocate together; the executor's memory limit is lower on most machines."""
+MAX_LIST = 4096
 MAX_DIMS = 16
 MAX_DEPTH = 12
 MAX_ITEMS = 1 << 17
@@ -245,7 +246,7 @@ class _Validator:
         elif kind is str:
             _text(value, place, MAX_TEXT)
         elif kind is list:
-            for position, item in enumerate(_list(value, place, MAX_ITEMS)):
+            for position, item in enumerate(_list(value, place, MAX_LIST)):
                 self._value(item, f"{place}[{position}]", depth + 1, launch=launch, records=records)
         elif kind is dict:
             self._tagged(value, place, depth, launch, records)
@@ -268,7 +269,7 @@ class _Validator:
         if tag == "t":
             self._use(content, place)
         elif tag == "tuple":
-            for position, item in enumerate(_list(content, place, MAX_ITEMS)):
+            for position, item in enumerate(_list(content, place, MAX_LIST)):
                 within(item, f"[{position}]")
         elif tag in _NAMED and type(content) is str and _NAMED[tag](content):
             return
