@@ -13,6 +13,7 @@ from grader.cli import (
     batch,
     bench,
     capstone,
+    debug,
     diff,
     doctor,
     export,
@@ -69,6 +70,13 @@ _add(
     "grade lab02                    # short for grade run lab02",
     "grade 6 -k 'ragged or mask' --device cpu",
     "grade lab06 --submission path/to/lab06 --json report.json",
+)
+_add(
+    WORK,
+    "debug",
+    debug.debug,
+    "grade debug lab06 -k several-tiles",
+    "grade debug lab08 -k one-page --submission path/to/lab08",
 )
 _add(WORK, "hint", hint.hint, "grade hint lab02", "grade hint lab02 merge --level 2")
 _add(
