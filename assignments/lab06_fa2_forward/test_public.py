@@ -12,7 +12,6 @@ from grader.judge.codegen import judge_forward_codegen
 from grader.judge.fa2_traffic import judge_fa2_traffic
 from grader.judge.kernel_work import judge_kernel_work
 from grader.profiles import list_profiles, load_profile
-from grader.sandbox.wire import Tensor
 
 COURSE = Path(__file__).resolve().parents[2]
 BENCHED_KERNELS = ("fa1-order", "fa2", "sdpa-flash", "sdpa-cudnn")
@@ -71,16 +70,11 @@ def test_waves_and_utilisation_of_this_profile(submission: Submission, judge: Ju
 
 @check("kernel-does-the-work")
 def test_output_comes_from_a_triton_kernel(submission: Submission, judge: Judge) -> None:
-    """The output must change when every launch does nothing, and not with the inputs' values outside of launches."""
+    """What the launcher does is recorded: launches whose results are returned, and beside them only what it may do."""
     case = attention.case(judge.rng(), q_len=32, k_len=48, head_dim=64)
-
-    def judged(value: object) -> dict[str, Tensor]:
-        o, lse = attention.check_forward(value, case, submission.device)
-        attention.judge_forward(judge, case, o, lse)
-        return {"o": o, "lse": lse}
-
     tensors = attention.to_tensors(case, submission.device)
-    judge_kernel_work(judge, submission, attention.FUNCTION, tensors, judged, causal=False)
+    value = judge_kernel_work(judge, submission, attention.FUNCTION, tensors, causal=False)
+    attention.judge_forward(judge, case, *attention.check_forward(value, case, submission.device))
 
 
 @check("fa2-traffic")

@@ -14,7 +14,6 @@ from grader.judge.decode.benchmark import judge_decode_benchmark
 from grader.judge.decode.traffic import judge_decode_traffic
 from grader.judge.kernel_work import judge_kernel_work
 from grader.profiles import list_profiles, load_profile
-from grader.sandbox.wire import Tensor
 
 COURSE = Path(__file__).resolve().parents[2]
 
@@ -60,17 +59,11 @@ def test_splits_are_merged_by_their_lse(submission: Submission, judge: Judge, sp
 @check("kernel-does-the-work")
 @pytest.mark.parametrize("splits", [1, 3])
 def test_output_comes_from_triton_kernels(submission: Submission, judge: Judge, splits: int) -> None:
-    """The output must change when every launch does nothing, and not with the inputs' values outside of launches."""
+    """What the launcher does is recorded: launches whose results are returned, and beside them only what it may do."""
     case = cache.case(judge.rng(), lens=(150, 37), num_splits=splits)
-
-    def judged(value: object) -> dict[str, Tensor]:
-        o, lse = attending.check_decode(value, case, submission.device)
-        attending.judge_decode(judge, case, o, lse)
-        return {"o": o, "lse": lse}
-
-    tensors = cache.to_tensors(case, submission.device)
-    options = attending.options(case)
-    judge_kernel_work(judge, submission, attending.FUNCTION, tensors, judged, module=attending.MODULE, **options)
+    tensors, options = cache.to_tensors(case, submission.device), attending.options(case)
+    value = judge_kernel_work(judge, submission, attending.FUNCTION, tensors, module=attending.MODULE, **options)
+    attending.judge_decode(judge, case, *attending.check_decode(value, case, submission.device))
 
 
 @check("decode-traffic")

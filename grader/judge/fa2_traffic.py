@@ -21,6 +21,8 @@ from grader.report.model import Diagnosis
 from grader.worker.traffic_model import Traffic
 
 FLOAT_BYTES = 4
+LSE_TILE = 128
+"""Rows to whose multiple an LSE's buffer may be rounded up, as upstream's is."""
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -79,7 +81,7 @@ def judge_fa2_traffic(judge: Judging, case: AttentionCase, traffic: Traffic) -> 
             "reads it once and keeps what it needs in registers.",
             diagnosis=_KV_RELOADED,
         )
-    _judge_results(judge, traffic, work)
+    _judge_results(judge, case, traffic, work)
 
 
 def judge_skipped_tiles(judge: Judging, case: AttentionCase, traffic: Traffic, label: str) -> None:
@@ -171,7 +173,7 @@ def _row_blocks(judge: Judging, case: AttentionCase, traffic: Traffic, work: Wor
     return traffic.loaded("k") // work.kv_bytes
 
 
-def _judge_results(judge: Judging, traffic: Traffic, work: Work) -> None:
+def _judge_results(judge: Judging, case: AttentionCase, traffic: Traffic, work: Work) -> None:
     """O and LSE are stored once; what else is moved fits the partials of the splits."""
     o_bytes, lse_bytes = traffic.stored("out:0"), traffic.stored("out:1")
     judge.measure("o_stored_bytes", o_bytes)
@@ -180,6 +182,7 @@ def _judge_results(judge: Judging, traffic: Traffic, work: Work) -> None:
         traffic,
         o_bytes=work.q_bytes,
         lse_bytes=work.rows * LSE_ITEMSIZE,
+        lse_padded=work.heads * -(-case.q_len // LSE_TILE) * LSE_TILE * LSE_ITEMSIZE,
         advice="Store it itself.",
         when=", after the loop over keys",
     )

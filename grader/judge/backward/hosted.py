@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from grader.judge.gradients import Gradients
 from grader.judge.oracle import AttentionCase, Result, RowView, forward
 from grader.judge.precision import Array, numpy_dtype
 from grader.judge.tolerance import TILINGS, emulate
+from grader.sandbox.failures import WorkerFailure
 from grader.sandbox.hosting import HostRefusal
 from grader.sandbox.wire import Tensor
 
@@ -28,6 +29,14 @@ Forward = Callable[[AttentionCase], Result]
 BackwardFunction = Callable[[Backward], Gradients]
 Changes = Callable[[str, dict[str, Array]], dict[str, Array]]
 """(method, inputs by name) → those that the kernel leaves changed."""
+
+
+class Calling(Protocol):
+    """The part of the submission that is used here."""
+
+    @property
+    def device(self) -> str: ...
+    def call(self, function: str, /, *args: Any, **kwargs: Any) -> Any: ...
 
 
 def no_changes(method: str, inputs: dict[str, Array]) -> dict[str, Array]:
@@ -153,6 +162,36 @@ class Kernel(_Endpoint):
 
     def _changes(self, method: str, inputs: dict[str, Array]) -> dict[str, Array]:
         return self._behaviour.changes(method, inputs)
+
+
+class Own:
+    """The submission's own kernels behind the interface that its harness is given: every call is recorded and run."""
+
+    def __init__(self, submission: Calling) -> None:
+        self._submission = submission
+
+    def forward(self, q: Any, k: Any, v: Any, causal: Any, scale: Any) -> dict[str, Any]:
+        return self._call("attention_forward", (q, k, v), causal, scale)
+
+    def backward(
+        self, grad_o: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, causal: Any, scale: Any
+    ) -> dict[str, Any]:
+        return self._call("attention_backward", (grad_o, q, k, v, o, lse), causal, scale)
+
+    def _call(self, function: str, tensors: tuple[Any, ...], causal: Any, scale: Any) -> dict[str, Any]:
+        for number, value in enumerate(tensors):
+            _require_tensor(function, f"argument {number}", value, None)
+        moved = [replace(tensor, device=self._submission.device, requires_grad=False) for tensor in tensors]
+        try:
+            results = self._submission.call(function, *moved, causal=causal, scale=scale)
+        except WorkerFailure as failure:
+            raise HostRefusal(failure.message) from failure
+        return {"results": [_at_home(result) for result in results], "changed": []}
+
+
+def _at_home(result: Any) -> Any:
+    """A result on the CPU, where the harness's tensors are."""
+    return replace(result, device="cpu", requires_grad=False) if isinstance(result, Tensor) else result
 
 
 class Reference(_Endpoint):

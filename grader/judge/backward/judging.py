@@ -16,7 +16,6 @@ from grader.judge.backward.diagnosis import diagnose
 from grader.judge.backward.steps import Backward
 from grader.judge.compare import Breach, absolute_error, misplaced
 from grader.judge.gradients import GradientBounds, Gradients, gradient_bounds, output_and_lse
-from grader.judge.kernel_work import KernelCalling, call_kernel
 from grader.judge.oracle import AttentionCase
 from grader.judge.precision import Array, numpy_dtype, round_to
 from grader.report.model import Diagnosis
@@ -36,11 +35,12 @@ class Judging(Protocol):
     def fail(self, message: str, *, diagnosis: Diagnosis | None = None) -> NoReturn: ...
 
 
-class Calling(KernelCalling, Protocol):
+class Calling(Protocol):
     """The part of the submission that is used here."""
 
     @property
     def device(self) -> str: ...
+    def call(self, function: str, /, *args: Any, **kwargs: Any) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,12 +108,12 @@ def given(case: AttentionCase, grad_o: Array, grad_layout: str = "contiguous", o
 
 
 def run_backward(submission: Calling, asked: Problem) -> Gradients:
-    """Call the submission's `attention_backward` and check that the answer is three gradients and a kernel's work.
+    """Call the submission's `attention_backward` and check that the answer is three gradients.
 
     Raises:
         ContractViolated: something else came back. WorkerFailure: the call failed.
     """
-    result = call_kernel(submission, BACKWARD, *asked.arguments(submission.device), **asked.options())
+    result = submission.call(BACKWARD, *asked.arguments(submission.device), **asked.options())
     return check_gradients(result, asked.case, submission.device)
 
 

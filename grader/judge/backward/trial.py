@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from grader.judge.backward.hosted import METHODS, Call, Kernel, Reference
+from grader.judge.backward.hosted import METHODS, Call, Kernel, Own, Reference
 from grader.judge.backward.specimens import RIGHT, Specimen
 from grader.judge.correctness_report import CorrectnessReport, ReportError, from_value, words
 from grader.report.model import Diagnosis
@@ -26,6 +26,8 @@ TRIED_RIGHT = 6
 class Calling(Protocol):
     """The part of the submission that is used here."""
 
+    @property
+    def device(self) -> str: ...
     def call(self, function: str, /, *args: Any, **kwargs: Any) -> Any: ...
     def host(self, target: object, methods: tuple[str, ...]) -> Hosted: ...
 
@@ -113,6 +115,16 @@ def try_harness(
     report = report_of(value)
     _require_asked(report, tables, seed)
     return Trial(specimen, report, "", kernel.calls, reference.calls)
+
+
+def own_report(submission: Calling, tables: Sequence[ShapeTable], seed: int) -> Any:
+    """What the harness returns on the submission's own kernels, beside the provided reference.
+
+    Raises:
+        WorkerFailure: it crashed or ran too long.
+    """
+    kernel = submission.host(Own(submission), METHODS)
+    return submission.call(FUNCTION, kernel, None, [dict(table) for table in tables], seed, module=MODULE)
 
 
 def report_of(value: Any) -> CorrectnessReport:

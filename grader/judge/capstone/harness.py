@@ -101,6 +101,9 @@ def changed_path(submission: Submission, capstone: Capstone, course: Path) -> It
         UnavailableError: the pinned tree can't be had here. PatchError: the patch doesn't apply.
     """
     path = capstone.path
+    rules = submission.lab.record_paths
+    if path.kind == "attention" or path.kind == "decode":
+        submission.recording[path.after] = rules[path.kind]
     if path.kind != "upstream":
         yield ChangedPath(capstone, submission, path.after, path.module)
         return

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,18 +15,20 @@ from grader.judge.capstone.checks import opened, read_manifest, read_table
 from grader.judge.capstone.harness import ChangedPath
 from grader.judge.capstone.manifest import Capstone, CapstoneShape
 from grader.judge.capstone.masked import MaskedCase
-from grader.judge.kernel_work import call_kernel
+from grader.judge.kernel_work import judge_kernel_work
 from grader.judge.speed.model import Contestant
 from grader.judge.speed.race import WrongOutput, race
 from grader.profiles import detect
 from grader.report.model import Diagnosis
-from grader.sandbox.failures import ContractViolated
+from grader.sandbox.wire import Tensor
 
 if TYPE_CHECKING:
     from grader.judge.recorder import Judge
     from grader.sandbox.submission import Submission
 
+Options = dict[str, Any]
 FAMILIES = ("normal", "position")
+NOT_THE_KERNEL = Diagnosis(id="not-the-kernel", text="The answer doesn't come from a kernel of this folder.")
 SUSPECT = (
     "Needs review: a time was measured that the grader can't reconcile with what it sees from outside. "
     "The points are held, and a person looks at the evidence."
@@ -74,47 +75,34 @@ def judge_work(judge: Judge, submission: Submission, course: Path) -> None:
         rng = judge.rng()
         shape = problems.shapes(path.capstone, rng, edges=False, count=1)[0]
         kind = path.capstone.path.kind
-        if kind == "attention":
-            case = masked.draw(shape, "normal", rng)
-            options = harness.call_options(case, path.worker.device)
-            tensors = to_tensors(case, path.worker.device)
-            with _told(judge):
-                call_kernel(path.worker, path.function, *tensors, module=path.module, **options)
-        elif kind == "decode":
-            with _told(judge):
-                _judge_decode_work(path, shape, rng)
+        if kind in ("attention", "decode"):
+            tensors, options = _drawn_call(path, shape, rng)
+            judge_kernel_work(
+                judge,
+                path.worker,
+                path.function,
+                tensors,
+                mutable=decode_step.MUTABLE if kind == "decode" else (),
+                diagnosis=NOT_THE_KERNEL,
+                module=path.module,
+                **options,
+            )
         elif kind == "audit":
             _judge_one_problem(judge, path, shape, rng)
         else:
             _judge_second_call(judge, path, masked.draw(shape, "normal", rng), masked.draw(shape, "position", rng))
 
 
-@contextmanager
-def _told(judge: Judge) -> Iterator[None]:
-    """What does the work instead of a kernel is told: it gives no input away."""
-    try:
-        yield
-    except ContractViolated as violated:
-        text = "The answer doesn't come from a kernel of this folder."
-        judge.fail(violated.message, diagnosis=Diagnosis(id="not-the-kernel", text=text))
-
-
-def _judge_decode_work(path: ChangedPath, shape: CapstoneShape, rng: np.random.Generator) -> None:
+def _drawn_call(path: ChangedPath, shape: CapstoneShape, rng: np.random.Generator) -> tuple[Sequence[Tensor], Options]:
+    """Arguments of one call of an attention or a decode step."""
+    device = path.worker.device
+    if path.capstone.path.kind == "attention":
+        case = masked.draw(shape, "normal", rng)
+        return to_tensors(case, device), harness.call_options(case, device)
     rotary = path.capstone.path.rotary
     assert rotary is not None  # the manifest says so
     step = decode_step.draw(shape, rotary, rng)
-    traced = path.worker.traced_call(
-        path.function,
-        *step.arguments(path.worker.device),
-        module=path.module,
-        mutable=decode_step.MUTABLE,
-        **step.options(),
-    )
-    if traced.traffic.library_ops:
-        names = ", ".join(traced.traffic.library_ops)
-        raise ContractViolated(f"{path.function} calls {names}; the answer must come from your kernel.")
-    if not traced.traffic.launches:
-        raise ContractViolated(f"{path.function} launches no Triton kernel.")
+    return step.arguments(device), step.options()
 
 
 def _judge_one_problem(judge: Judge, path: ChangedPath, shape: CapstoneShape, rng: np.random.Generator) -> None:

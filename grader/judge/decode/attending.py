@@ -13,7 +13,6 @@ from grader.judge.compare import Breach, absolute_error
 from grader.judge.decode import diagnosis as decode_diagnosis
 from grader.judge.decode.cache import PLAIN, DecodeCase, Memory, to_tensors
 from grader.judge.decode.diagnosis import Sequence
-from grader.judge.kernel_work import call_kernel
 from grader.judge.precision import Array
 from grader.report.model import Diagnosis
 from grader.sandbox.wire import Tensor
@@ -35,10 +34,10 @@ def run_decode(submission: Calling, case: DecodeCase, memory: Memory = PLAIN) ->
         O (batch, q_heads, head_dim) in the case's dtype; LSE (batch, q_heads) float32.
 
     Raises:
-        ContractViolated: something else came back, or it isn't a kernel's work. WorkerFailure: the call failed.
+        ContractViolated: something else came back. WorkerFailure: the call failed.
     """
     tensors = to_tensors(case, submission.device, memory)
-    result = call_kernel(submission, FUNCTION, *tensors, module=MODULE, **options(case))
+    result = submission.call(FUNCTION, *tensors, module=MODULE, **options(case))
     return check_decode(result, case, submission.device)
 
 

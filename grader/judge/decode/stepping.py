@@ -14,7 +14,7 @@ import numpy as np
 from grader.judge import attention
 from grader.judge.attention import AttentionCase
 from grader.judge.compare import absolute_error
-from grader.judge.decode import appending, cache, rotary
+from grader.judge.decode import cache, rotary
 from grader.judge.decode.appending import Calling
 from grader.judge.decode.attending import check_decode
 from grader.judge.decode.cache import DecodeCase
@@ -127,8 +127,6 @@ def _run(submission: Calling, made: Generation) -> tuple[Array, Array, Array, Ar
         tensors = [Tensor(data, device=submission.device) for data in (*tokens, *caches)]
         tensors += cache.index_tensors(now, submission.device, cache.PLAIN)
         mutated = submission.mutating_call(FUNCTION, *tensors, mutable=("k_cache", "v_cache"), module=MODULE, **options)
-        if not step:
-            appending.require_kernels(submission, FUNCTION, tensors, mutated, caches=tensors[3:5], **options)
         o, lse = check_decode(mutated.value, now, submission.device, FUNCTION)
         outputs.append(np.asarray(o.data, np.float64))
         sums.append(np.asarray(lse.data, np.float64))
