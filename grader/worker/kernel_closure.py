@@ -1,9 +1,9 @@
 """Everything a Triton kernel needs to be compiled elsewhere: its source, its helpers', and the values they name.
 
-The result is plain data: name, kind, `text` as its author wrote it, `source` as it's rebuilt, and `bindings`. Each
-function keeps a namespace of its own, because two helpers from two files may mean different things by one name. Default
-values and annotations are replaced by plain values, so that rebuilding a function (see `kernel_rebuild`) evaluates no
-expression of the submission's.
+The result is plain data: name, kind, `text` as its author wrote it, `source` as it's rebuilt, `bindings`, and the place
+in the author's files. Each function keeps a namespace of its own, because two helpers from two files may mean different
+things by one name. Default values and annotations are replaced by plain values, so that rebuilding a function (see
+`execute.rebuild`) evaluates no expression of the submission's. The lines of `source` are those of `text`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ import ast
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import triton.language as tl
+from triton.runtime.jit import get_jit_fn_file_line
 
 JSON = dict[str, Any]
 IMPORTABLE = ("triton", "math")
+MAX_FILE = 200
 LAYOUTS = "triton.experimental.gluon.language."
 _LITERALS = (bool, int, float, str, type(None))
 
@@ -30,9 +33,14 @@ class CannotClose(Exception):
 
 
 class Closure:
-    """Collects functions by identity; `functions` is the plain result, referred to by position."""
+    """Collects functions by identity; `functions` is the plain result, referred to by position.
 
-    def __init__(self) -> None:
+    Args:
+        folder: of the submission; names of files are relative to it.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
         self.functions: list[JSON] = []
         self._index: dict[int, int] = {}
 
@@ -53,20 +61,33 @@ class Closure:
         definition = tree.body[0]
         assert isinstance(definition, ast.FunctionDef)
         bindings: dict[str, JSON] = {}
-        for name, attributes in _names_used(definition).items():
+        for name, paths in _names_used(definition).items():
             found, value = _look_up(function.fn, name)
             if found:
-                bindings[name] = self._bind(function.__name__, name, value, attributes)
-        self._plain_header(function, definition, bindings)
+                bindings[name] = self._bind(function.__name__, name, value, paths)
+        header = self._plain_header(function, definition, bindings)
+        file, line = get_jit_fn_file_line(function)
+        parameters = getattr(function, "params", ())
         entry.update(
             name=function.__name__,
             kind=_kind(function),
             noinline=bool(getattr(function, "noinline", False)),
+            do_not_specialize=[p.name for p in parameters if p.do_not_specialize],
+            do_not_specialize_on_alignment=[p.name for p in parameters if p.do_not_specialize_on_alignment],
             text=function.src,
-            source=ast.unparse(tree),
+            source=_with_body(header, function.src, definition.body[0]),
             bindings=bindings,
+            file=self._file(file),
+            line=line,
         )
         return position
+
+    def _file(self, name: str) -> str:
+        """A file's name for people: relative to the submission, or its last part."""
+        path = Path(name)
+        if self._folder is not None and path.is_relative_to(self._folder):
+            return path.relative_to(self._folder).as_posix()[-MAX_FILE:]
+        return path.name[-MAX_FILE:]
 
     @contextmanager
     def undone_on_error(self) -> Iterator[None]:
@@ -79,7 +100,8 @@ class Closure:
             self._index = {key: position for key, position in self._index.items() if position < before}
             raise
 
-    def _plain_header(self, function: Any, definition: ast.FunctionDef, bindings: dict[str, JSON]) -> None:
+    def _plain_header(self, function: Any, definition: ast.FunctionDef, bindings: dict[str, JSON]) -> str:
+        """The function's first line with plain defaults and annotations; `bindings` gets the defaults."""
         parameters = inspect.signature(function.fn).parameters
         constexprs = {p.name for p in getattr(function, "params", ()) if p.is_constexpr}
         typed = {p.name: p.annotation for p in getattr(function, "params", ()) if p.annotation and not p.is_constexpr}
@@ -104,14 +126,27 @@ class Closure:
             default(argument.arg) if old is not None else None
             for argument, old in zip(definition.args.kwonlyargs, definition.args.kw_defaults, strict=True)
         ]
+        plain = ast.parse(f"def {definition.name}(): pass").body[0]
+        assert isinstance(plain, ast.FunctionDef)
+        plain.args = definition.args
+        return ast.unparse(plain).splitlines()[0]
 
-    def _bind(self, kernel: str, name: str, value: Any, attributes: set[str]) -> JSON:
+    def _bind(self, kernel: str, name: str, value: Any, paths: set[str]) -> JSON:
+        """The plain form of what a kernel's `name` means; `paths` are the attributes that it reads of it, dotted."""
         encoded = self.encode(value)
         if encoded is not None:
             return encoded
         if isinstance(value, ModuleType):
             # A module of the submission's: only the attributes that the kernel reads travel.
-            members = {a: self._bind(kernel, f"{name}.{a}", getattr(value, a), set()) for a in sorted(attributes)}
+            inner: dict[str, set[str]] = {}
+            for path in sorted(paths):
+                first, _, rest = path.partition(".")
+                inner.setdefault(first, set()).update({rest} if rest else ())
+            members = {
+                first: self._bind(kernel, f"{name}.{first}", getattr(value, first), rest)
+                for first, rest in inner.items()
+                if hasattr(value, first)  # Compiling will tell of the others.
+            }
             return {"kind": "namespace", "members": members}
         raise CannotClose(
             f"Kernel code of `{kernel}` uses `{name}`, a {type(value).__name__} of Python. A kernel can name other "
@@ -121,7 +156,7 @@ class Closure:
     def encode(self, value: Any) -> JSON | None:
         """Plain form of a value that a kernel may name or be given at compile time; None for any other."""
         if type(value) in _LITERALS:
-            return {"kind": "literal", "text": _literal(value)}
+            return {"kind": "literal", "text": literal_of(value)}
         if isinstance(value, tl.constexpr):
             inner = self.encode(value.value)
             return None if inner is None else {"kind": "constexpr", "value": inner}
@@ -149,7 +184,8 @@ class Closure:
         return None
 
 
-def _literal(value: Any) -> str:
+def literal_of(value: Any) -> str:
+    """A number, bool, text or None as the text that `execute.rebuild.literal` reads."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return f"float('{value}')"
     return repr(value)
@@ -177,16 +213,37 @@ def _importable(value: Any) -> JSON | None:
 
 
 def _names_used(definition: ast.FunctionDef) -> dict[str, set[str]]:
-    """Names that the body reads → attributes read of them; parameters are left out."""
+    """Names that the body reads → dotted attributes read of them; parameters are left out."""
     own = {a.arg for a in (*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs)}
     used: dict[str, set[str]] = {}
-    for statement in definition.body:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in own:
-                used.setdefault(node.id, set())
-            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id not in own:
-                used.setdefault(node.value.id, set()).add(node.attr)
+    for name, path in _chains(definition.body):
+        if name not in own:
+            used.setdefault(name, set()).update({path} if path else ())
     return used
+
+
+def _chains(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
+    """Each name that is read, with the attributes that follow it, dotted."""
+    for node in nodes:
+        path: list[str] = []
+        while isinstance(node, ast.Attribute):
+            path.insert(0, node.attr)
+            node = node.value
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id, ".".join(path)
+        else:
+            yield from _chains(ast.iter_child_nodes(node))
+
+
+def _with_body(header: str, text: str, first: ast.stmt) -> str:
+    """`text` with another header, its body on the same lines as before."""
+    lines = text.splitlines(keepends=True)
+    body = lines[first.lineno - 1 :]
+    own_line = not lines[first.lineno - 1].encode()[: first.col_offset].strip()
+    if own_line:
+        return header + "\n" * (first.lineno - 1) + "".join(body)
+    rest = lines[first.lineno - 1].encode()[first.col_offset :].decode()
+    return header + " " + rest + "".join(body[1:])
 
 
 def _look_up(function: Any, name: str) -> tuple[bool, Any]:

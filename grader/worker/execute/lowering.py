@@ -1,0 +1,190 @@
+"""Lowers a launch to Triton's IR in a forked process with limits: a kernel's compile-time code may never end."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from triton._C.libtriton import ir
+from triton.compiler import ASTSource
+from triton.compiler.compiler import make_backend
+from triton.compiler.errors import CompilationError
+from triton.language.semantic import TritonSemantic
+from triton.runtime.driver import driver
+
+from ..tape import JSON
+from .rebuild import Rebuilt
+
+LIMIT_S = 20.0
+MEMORY_BYTES = 2 << 30
+"""What lowering may take beyond what the process has."""
+_TEXT_BYTES = 1 << 14
+_REASON_CHARACTERS = 400
+
+Place = Callable[[str, int], str]
+
+
+class CannotLower(Exception):
+    """Triton's compiler refuses a launch; the message has its reason, and the line where there is one."""
+
+
+def lower_launch(description: JSON, functions: Rebuilt, place: Place, *, limit_s: float = LIMIT_S) -> str:
+    """Why Triton can't lower a launch to TTIR; empty where it can.
+
+    Args:
+        description: of a launch (see `Kernels.describe`). functions: its kernels, for the compiler.
+        place: where a line of a rebuilt kernel stands in the student's files.
+    """
+    functions[description["entry"]]  # What can't be rebuilt is told by its own exception.
+    return forked(lambda: _reason(description, functions, place), limit_s, f"compiling {description['kernel']}")
+
+
+def forked(work: Callable[[], str], limit_s: float, doing: str) -> str:
+    """What `work` returns in a forked process, or why it didn't end."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if not child:
+        _child(work, receive, send)
+    os.close(send)
+    answer, ended = bytearray(), False
+    deadline = time.monotonic() + limit_s
+    try:
+        while not ended and len(answer) <= _TEXT_BYTES:
+            if not select.select([receive], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                break
+            piece = os.read(receive, _TEXT_BYTES)
+            answer += piece
+            ended = not piece
+    finally:
+        os.close(receive)
+        if not ended:
+            os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    if not ended:
+        return f"{doing} took longer than its limit of {limit_s:g} s."
+    if status:
+        return f"{doing} ended with {_ending(status)}; does it call itself, or hold numbers without end?"
+    return answer.decode(errors="replace")
+
+
+def _child(work: Callable[[], str], receive: int, send: int) -> None:
+    status = 1
+    try:
+        os.close(receive)
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        _limit_memory()
+        os.write(send, work().encode(errors="replace")[:_TEXT_BYTES])
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _limit_memory() -> None:
+    """Bound the data of this process by what it has and `MEMORY_BYTES`."""
+    with open("/proc/self/statm") as statm:
+        data_pages = int(statm.read().split()[5])
+    limit = data_pages * resource.getpagesize() + MEMORY_BYTES
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard == resource.RLIM_INFINITY or limit < hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+def _ending(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"
+
+
+def _reason(description: JSON, functions: Rebuilt, place: Place) -> str:
+    """Lower a launch in this process; why it can't be, or nothing."""
+    strict_pointers()
+    try:
+        target = driver.active.get_current_target()
+        backend = make_backend(target)
+        options = backend.parse_options(dict(description["options"]))
+        source = source_of(description, functions)
+        context = ir.context()
+        ir.load_dialects(context)
+        backend.load_dialects(context)
+        codegen = backend.get_codegen_implementation(options)
+        source.make_ir(target, options, codegen, backend.get_module_map(), context)
+    except (MemoryError, RecursionError) as problem:
+        return f"{description['where']}: {description['kernel']} does not compile: {type(problem).__name__}."
+    except Exception as problem:  # noqa: BLE001 - whatever the compiler raises is the student's compile error
+        return explained(problem, description, functions, place)
+    return ""
+
+
+def source_of(description: JSON, functions: Rebuilt) -> Any:
+    """A launch as Triton's compiler takes it."""
+    kernel = functions[description["entry"]]
+    constexprs = {tuple(path): functions.value(value) for path, value in description["constexprs"]}
+    attributes = {tuple(path): [list(pair) for pair in pairs] for path, pairs in description["attributes"]}
+    signature = {name: _tuples(kind) for name, kind in description["signature"].items()}
+    maker = ASTSource
+    if kernel.is_gluon():
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        maker = GluonASTSource
+    return maker(fn=kernel, signature=signature, constexprs=constexprs, attrs=attributes)
+
+
+def _tuples(kind: Any) -> Any:
+    return tuple(_tuples(item) for item in kind) if isinstance(kind, (list, tuple)) else kind
+
+
+def explained(problem: BaseException, description: JSON, functions: Rebuilt, place: Place) -> str:
+    """Triton's reason, which stands at the end of its message, and the student's line that it's about."""
+    where, reason = description["where"], ""
+    while True:
+        if isinstance(problem, CompilationError):
+            where = _line(problem, functions, place) or where
+            reason = problem.error_message or reason
+        elif problem.__cause__ is None or not reason:
+            reason = str(problem) or type(problem).__name__
+        if problem.__cause__ is None:
+            break
+        problem = problem.__cause__
+    text = " ".join(reason.split())[:_REASON_CHARACTERS]
+    return f"{where}: {description['kernel']} does not compile: {text or 'Triton gives no reason'}"
+
+
+def _line(problem: CompilationError, functions: Rebuilt, place: Place) -> str:
+    """The student's line of a compile error; its node counts lines from the def of the function that it's in."""
+    line = getattr(problem.node, "lineno", None)
+    for function in functions.built():
+        if line is not None and getattr(function, "src", None) == problem.src:
+            return place(function.fn.__code__.co_filename, line)
+    return ""
+
+
+def strict_pointers() -> None:
+    """Refuse, from now on and in this process, pointers made of numbers and numbers made of pointers.
+
+    A number that becomes a pointer reaches any memory, and one made of a pointer tells where a tensor lies.
+    """
+    cast, constant = TritonSemantic.cast, TritonSemantic.scalar_constant
+    if getattr(cast, "is_strict", False):
+        return
+
+    def strict_cast(self: Any, input: Any, dst_ty: Any, *args: Any, **kwargs: Any) -> Any:
+        before, after = input.type.scalar, dst_ty.scalar
+        if before.is_ptr() != after.is_ptr() or (after.is_ptr() and after.element_ty.is_ptr()):
+            raise TypeError(
+                f"{before} can't become {after}: pointers come from a kernel's arguments, by adding offsets to them."
+            )
+        return cast(self, input, dst_ty, *args, **kwargs)
+
+    def strict_constant(self: Any, value: Any, dtype: Any) -> Any:
+        if dtype is not None and dtype.is_ptr():
+            raise TypeError("a number can't become a pointer; pointers come from a kernel's arguments.")
+        return constant(self, value, dtype)
+
+    strict_cast.is_strict = True  # type: ignore[attr-defined]
+    TritonSemantic.cast, TritonSemantic.scalar_constant = strict_cast, strict_constant

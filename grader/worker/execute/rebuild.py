@@ -1,0 +1,194 @@
+"""Rebuilds the functions of a `kernel_closure` in a process that never saw the submission.
+
+Each function lives in a namespace of its own that holds nothing but what its entry binds and a few builtins. It's
+rebuilt as Triton compiles it, or as the interpreter runs it; both have the line numbers of the entry's source.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.experimental import gluon
+from triton.runtime import interpreter
+from triton.runtime.interpreter import InterpretedFunction
+
+from ..tape import JSON
+from .validate import BUILTINS, CannotRebuild, check, member, static
+
+_LAYOUTS = "triton.experimental.gluon.language"
+_LANGUAGE = "__language__"
+_BUILTINS = {name: getattr(__import__("builtins"), name) for name in sorted(BUILTINS)}
+
+
+class Twin(InterpretedFunction):  # type: ignore[misc]
+    """A function as the interpreter runs it, rewritten already; `fn` is the rewritten one."""
+
+    def rewrite(self) -> Any:
+        return self.fn
+
+
+class Rebuilt:
+    """Functions of one closure by position, each validated and rebuilt when it's first asked for.
+
+    Args:
+        functions: entries of a closure.
+        folder: where sources go, for Triton to read.
+        interpreted: make interpreted twins in place of what Triton compiles.
+    """
+
+    def __init__(self, functions: list[JSON], folder: Path, *, interpreted: bool) -> None:
+        self._functions = functions
+        self._folder = folder
+        self._interpreted = interpreted
+        self._built: dict[int, Any] = {}
+        self._spaces: dict[int, dict[str, Any]] = {}
+        self._making: set[int] = set()
+
+    def __getitem__(self, position: int) -> Any:
+        """The function at a position, with all that it refers to.
+
+        Raises:
+            CannotRebuild: it, or a function that it refers to, isn't of the kernel language.
+        """
+        waiting, made = [position], []
+        while waiting:
+            index = waiting.pop()
+            if index not in self._built:
+                entry = self._functions[index]
+                if index in self._making:
+                    raise CannotRebuild(f"`{entry['name']}` is a default value of its own.")
+                self._making.add(index)
+                self._built[index] = self._make(index, entry, check(entry))
+                self._making.remove(index)
+                made.append(index)
+                waiting += [inner for binding in entry["bindings"].values() for inner in _referred(binding)]
+        for index in made:
+            for name, binding in self._functions[index]["bindings"].items():
+                if any(_referred(binding)):
+                    self._spaces[index][name] = self.value(binding)
+        return self._built[position]
+
+    def built(self) -> list[Any]:
+        """The functions that were asked for so far."""
+        return list(self._built.values())
+
+    def value(self, binding: JSON) -> Any:
+        """A value from its plain form (see `kernel_closure.Closure.encode`).
+
+        Raises:
+            CannotRebuild: it names what isn't of the kernel language.
+        """
+        kind = binding["kind"]
+        if kind == "function":
+            index = int(binding["index"])
+            return self._built[index] if index in self._built else self[index]
+        if kind == "literal":
+            return literal(binding["text"])
+        if kind == "constexpr":
+            return tl.constexpr(self.value(binding["value"]))
+        if kind in ("tuple", "list"):
+            items = [self.value(item) for item in binding["items"]]
+            return tuple(items) if kind == "tuple" else items
+        if kind == "layout":
+            return self._layout(binding)
+        if kind in ("module", "import", "dtype"):
+            return static(binding)
+        if kind == "namespace":
+            module = ModuleType("namespace")
+            module.__dict__.update({name: self.value(item) for name, item in binding["members"].items()})
+            return module
+        raise CannotRebuild(f"Kernel code names a value of unknown kind {kind!r:.40}.")
+
+    def _layout(self, binding: JSON) -> Any:
+        """A layout of Gluon's: a class of the language, called with plain values."""
+        named = binding["class"]
+        if named["kind"] != "import" or not named["module"].startswith(_LAYOUTS):
+            raise CannotRebuild("Kernel code names a layout that isn't Gluon's.")
+        layout = member(importlib.import_module(named["module"]), named["name"])
+        if not (isinstance(layout, type) and hasattr(layout, "__dataclass_fields__")):
+            raise CannotRebuild(f"Kernel code names a layout {named['name']!r:.40}, which Gluon doesn't have.")
+        return layout(**{name: self.value(item) for name, item in binding["members"].items()})
+
+    def _make(self, position: int, entry: JSON, tree: ast.Module) -> Any:
+        content = f"{entry['source']}\n"
+        path = self._folder / f"kernel_{position}_{hashlib.sha256(content.encode()).hexdigest()[:16]}.py"
+        if not path.exists():
+            path.write_text(content)
+        space: dict[str, Any] = {"__builtins__": dict(_BUILTINS), "__name__": f"kernel_{position}", _LANGUAGE: tl}
+        for name, item in entry["bindings"].items():
+            if name.startswith("_default_") or not any(_referred(item)):
+                space[name] = self.value(item)
+        self._spaces[position] = space
+        is_kernel = entry["kind"] != "constexpr_function"
+        if self._interpreted and is_kernel:
+            tree = interpreter.FunctionRewriter.ast_transformer.visit(_Members(entry, space).visit(tree))
+            ast.fix_missing_locations(tree)
+            for name, value in vars(interpreter).items():
+                space.setdefault(name, value)  # Helpers of the rewritten code, as Triton's own rewriting has it.
+        exec(compile(tree, str(path), "exec", dont_inherit=True), space)
+        function = space[entry["name"]]
+        function.__module__ = f"kernel_{position}"
+        return self._wrapped(function, entry)
+
+    def _wrapped(self, function: Any, entry: JSON) -> Any:
+        if entry["kind"] == "constexpr_function":
+            return triton.constexpr_function(function)
+        if self._interpreted:
+            if entry["kind"] == "gluon":
+                raise CannotRebuild(f"`{entry['name']}` is a Gluon kernel, which Triton's interpreter can't run.")
+            return Twin(function)
+        make = gluon.jit if entry["kind"] == "gluon" else triton.jit
+        names = {name: list(entry[name]) for name in ("do_not_specialize", "do_not_specialize_on_alignment")}
+        return make(function, noinline=entry["noinline"], **names)
+
+
+class _Members(ast.NodeTransformer):
+    """Names imported from the language are read of its modules, whose members the interpreter replaces."""
+
+    def __init__(self, entry: JSON, space: dict[str, Any]) -> None:
+        self._bindings = entry["bindings"]
+        self._space = space
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        binding = self._bindings.get(node.id)
+        if binding is None or binding["kind"] != "import":
+            return node
+        module = f"__module_{node.id}"
+        self._space[module] = importlib.import_module(binding["module"])
+        return ast.copy_location(ast.Attribute(ast.Name(module, ast.Load()), binding["name"], ast.Load()), node)
+
+
+def literal(text: str) -> Any:
+    """A number, bool, text or None as `kernel_closure` writes it.
+
+    Raises:
+        CannotRebuild: it is something else, or too long.
+    """
+    if text in ("float('nan')", "float('inf')", "float('-inf')"):
+        return float(text[7:-2])
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        raise CannotRebuild(f"Kernel code names a value {text!r:.60}, which isn't a number or text.") from None
+    if type(value) not in (bool, int, float, str, type(None)) or (type(value) is int and value.bit_length() > 128):
+        raise CannotRebuild(f"Kernel code names a value {text!r:.60}; it can name numbers of 128 bits and texts.")
+    return value
+
+
+def _referred(binding: JSON) -> Iterator[int]:
+    """Positions of the functions that a binding names; they are bound once all are built."""
+    if binding["kind"] == "function":
+        yield int(binding["index"])
+    inner = [*binding.get("items", ()), *binding.get("members", {}).values()]
+    if binding["kind"] == "constexpr":
+        inner.append(binding["value"])
+    for item in inner:
+        yield from _referred(item)

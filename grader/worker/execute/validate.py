@@ -1,0 +1,357 @@
+"""What kernel code may say: an allow-list over its syntax tree, before any of it is compiled or interpreted.
+
+Every name must be bound by the code itself, by its entry's bindings or by a fixed table of builtins. Every attribute
+must lead to a public member of the kernel language, or be one that tensors, dtypes and descriptors have. So there's no
+way from kernel code to a Python object that isn't of the language, however the code is written.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import math
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+from types import ModuleType
+from typing import Any
+
+import triton
+import triton.language as tl
+from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.jit import ConstexprFunction, JITFunction
+
+from ..tape import JSON
+
+BUILTINS = frozenset({"range", "len", "min", "max", "int", "float", "print"})
+"""What Triton's compiler has under these names, releases 3.6 and 3.7, less what asks for Python's types and objects."""
+MAX_NODES = 20_000
+MAX_NESTING = 60
+MAX_INT_BITS = 128
+
+_NODES = (
+    *(ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Return, ast.Pass, ast.Assert),
+    *(ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.Call, ast.keyword),
+    *(ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Starred, ast.JoinedStr, ast.FormattedValue),
+    *(ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
+)
+_TEXTS = frozenset({"static_assert", "static_print", "device_assert", "device_print", "print"})
+"""Calls whose arguments may be f-strings."""
+_VALUE_ATTRIBUTES = frozenset(
+    {"T", "shape", "dtype", "type", "value", "to", "cast", "numel", "scalar", "element_ty", "primitive_bitwidth"}
+    | {"broadcast_to", "trans", "permute", "split", "view", "reshape", "expand_dims", "ravel", "flip", "item", "sort"}
+    | {"exp", "exp2", "log", "log2", "cos", "sin", "sqrt", "sqrt_rn", "rsqrt", "abs", "erf", "floor", "ceil", "cdiv"}
+    | {"sigmoid", "softmax", "max", "min", "argmax", "argmin", "sum", "xor_sum", "reduce_or", "cumsum", "cumprod"}
+    | {"reduce", "associative_scan", "histogram", "logical_and", "logical_or", "gather", "scatter", "load", "store"}
+    | {"advance", "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor", "atomic_xchg"}
+    | {"atomic_cas", "block_shape", "block_type", "strides", "is_ptr", "is_block", "is_floating", "is_int", "is_bool"}
+    | {"is_fp8", "is_fp16", "is_bf16", "is_fp32", "is_fp64", "is_int8", "is_int16", "is_int32", "is_int64", "is_int1"}
+    | {"is_uint8", "is_uint16", "is_uint32", "is_uint64", "is_int_signed", "is_int_unsigned", "is_standard_floating"}
+)
+_GLUON_ATTRIBUTES = frozenset(
+    {"index", "slice", "subslice", "layout", "rank", "permute", "store", "load", "gather", "scatter", "local_load"}
+)
+_MODULES = frozenset(
+    {"triton", "triton.language", "triton.language.core", "triton.language.math", "triton.language.standard"}
+    | {"triton.language.random", "triton.language.extra", "triton.language.extra.libdevice"}
+    | {"triton.language.extra.cuda", "triton.language.extra.cuda.libdevice", "triton.language.extra.cuda.gdc"}
+    | {"triton.language.target_info", "math", "triton.experimental"}
+)
+_GLUON = "triton.experimental.gluon"
+_TRITON = frozenset({"language", "cdiv", "next_power_of_2", "experimental"})
+_MATH = frozenset({"sqrt", "exp", "exp2", "log", "log2", "log10", "ceil", "floor", "pow"})
+_REFUSED = frozenset(
+    {"inline_asm_elementwise", "extern_elementwise", "dispatch", "extern", "str_to_ty", "globaltimer", "smid"}
+    | {"builtin", "must_use_result", "is_builtin"}
+)
+_CLASSES = (tl.constexpr, tl.range, tl.static_range, tl.condition, tl.pointer_type, tl.core.PropagateNan)
+_ANNOTATION = re.compile(r"[\w.* ]{1,40}")
+
+
+class CannotRebuild(Exception):
+    """Kernel code does something that kernel code has no need of; the message says what and where."""
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """A helper module of the submission's: what a kernel reads of it, encoded."""
+
+    members: dict[str, JSON]
+
+
+_VALUE = object()
+"""What an expression is whose value is known only when it runs."""
+
+
+@dataclass
+class _Function:
+    """One function's check: its entry, the names that it binds itself, and the file for messages."""
+
+    entry: JSON
+    parameters: set[str] = field(default_factory=set)
+    own: set[str] = field(default_factory=set)
+
+    def fail(self, node: ast.AST, problem: str) -> CannotRebuild:
+        line = self.entry["line"] + getattr(node, "lineno", 1) - 1
+        return CannotRebuild(f"{self.entry['file']}:{line}: kernel code of `{self.entry['name']}` {problem}")
+
+
+def check(entry: JSON) -> ast.Module:
+    """The syntax tree of a function's source.
+
+    Raises:
+        CannotRebuild: it isn't one function of the kernel language.
+    """
+    scope = _Function(entry)
+    try:
+        tree: ast.Module = ast.parse(entry["source"])
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
+        raise CannotRebuild(f"{entry['file']}: kernel code of `{entry['name']}` isn't Python ({problem}).") from None
+    definition = tree.body[0] if len(tree.body) == 1 else None
+    if not isinstance(definition, ast.FunctionDef) or definition.name != entry["name"]:
+        raise scope.fail(tree, "is more than one function.")
+    _bounded(scope, definition)
+    _header(scope, definition)
+    inner = [node for statement in definition.body for node in ast.walk(statement)]
+    scope.own = {node.id for node in inner if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    for node in inner:
+        _node(scope, node)
+    texts = _texts(inner)
+    for node in inner:
+        if isinstance(node, ast.JoinedStr) and id(node) not in texts:
+            raise scope.fail(node, "makes a text (f-string); only messages of static_assert and prints can be one.")
+    return tree
+
+
+def static(binding: JSON) -> Any:
+    """What a binding means before anything runs: an object of the language, a `Namespace`, or an unknown value.
+
+    Raises:
+        CannotRebuild: it names what isn't of the language.
+    """
+    kind = binding["kind"]
+    if kind == "namespace":
+        return Namespace(binding["members"])
+    if kind in ("module", "import"):
+        name = binding["name"] if kind == "module" else binding["module"]
+        if not _is_language(name):
+            raise CannotRebuild(f"Kernel code imports {name}; it can use triton.language and math.")
+        found = importlib.import_module(name)
+        return found if kind == "module" else member(found, binding["name"])
+    if kind == "dtype":
+        if not tl.dtype.is_dtype(binding["name"]):
+            raise CannotRebuild(f"Kernel code names a dtype {binding['name']!r:.40}, which Triton doesn't have.")
+        return tl.dtype(binding["name"])
+    return _VALUE
+
+
+def member(owner: Any, name: str) -> Any:
+    """A public member of a module of the language (or of one of its enums).
+
+    Raises:
+        CannotRebuild: it has none of that name that kernels may use.
+    """
+    home = owner.__name__
+    found = None if name.startswith("_") else getattr(owner, name, None)
+    if name == "inline_asm_elementwise":
+        raise CannotRebuild(
+            f"Kernel code uses inline assembly (`{name}`), which no interpreter can run and no check can read; use the "
+            "operations of triton.language."
+        )
+    if name in _REFUSED or found is None or not _is_public(owner, name, found):
+        raise CannotRebuild(f"Kernel code reaches `{home}.{name}`; it can use triton.language and math.")
+    return found
+
+
+def _is_language(module: str) -> bool:
+    return module in _MODULES or module == _GLUON or module.startswith(f"{_GLUON}.language")
+
+
+def _is_public(owner: Any, name: str, found: Any) -> bool:
+    if isinstance(owner, type):
+        return issubclass(owner, Enum) and isinstance(found, owner)
+    if isinstance(found, ModuleType):
+        return _is_language(found.__name__) and (owner is not triton or name in _TRITON)
+    if owner is triton:
+        return name in _TRITON
+    if owner is math:
+        return isinstance(found, float) or name in _MATH
+    if isinstance(found, (bool, int, float, tl.dtype)) or any(found is kind for kind in _CLASSES):
+        return True
+    if isinstance(found, tl.constexpr):
+        return isinstance(found.value, (bool, int, float, str, type(None)))
+    home = str(getattr(getattr(found, "fn", found), "__module__", ""))
+    if isinstance(found, (JITFunction, InterpretedFunction, ConstexprFunction)):
+        return home.startswith(("triton.language", _GLUON))
+    if home.startswith(f"{_GLUON}.language"):
+        return callable(found)  # Layouts are classes.
+    return bool(getattr(found, "__triton_builtin__", False)) or home.startswith("triton.language.extra.")
+
+
+def _bounded(scope: _Function, definition: ast.FunctionDef) -> None:
+    """Raises CannotRebuild where code is so large or so deep that walking it would be the attack."""
+    waiting: list[tuple[ast.AST, int]] = [(definition, 0)]
+    seen = 0
+    while waiting:
+        node, depth = waiting.pop()
+        seen += 1
+        if seen > MAX_NODES or depth > MAX_NESTING:
+            raise scope.fail(node, f"is larger than {MAX_NODES} parts or nested deeper than {MAX_NESTING}.")
+        waiting += [(child, depth + 1) for child in ast.iter_child_nodes(node)]
+
+
+def _header(scope: _Function, definition: ast.FunctionDef) -> None:
+    header = definition.args
+    if definition.decorator_list or definition.returns or header.vararg or header.kwarg:
+        raise scope.fail(definition, "has a decorator, *args or **kwargs.")
+    arguments = [*header.posonlyargs, *header.args, *header.kwonlyargs]
+    for argument in arguments:
+        _name(scope, argument, argument.arg)
+        note = argument.annotation
+        if note is not None and not (
+            isinstance(note, ast.Constant) and type(note.value) is str and _ANNOTATION.fullmatch(note.value)
+        ):
+            raise scope.fail(argument, f"computes the annotation of `{argument.arg}`.")
+    for default in (*header.defaults, *header.kw_defaults):
+        if default is not None and not (isinstance(default, ast.Name) and default.id in scope.entry["bindings"]):
+            raise scope.fail(default, "computes a default value.")
+    scope.parameters = {argument.arg for argument in arguments}
+
+
+def _node(scope: _Function, node: ast.AST) -> None:
+    if not isinstance(node, _NODES):
+        raise scope.fail(node, f"holds a {type(node).__name__}, which kernels can't have.")
+    if isinstance(node, ast.Constant):
+        _constant(scope, node)
+    elif isinstance(node, ast.Name):
+        _free_name(scope, node)
+    elif isinstance(node, ast.Attribute):
+        _meaning(scope, node)
+        if not isinstance(node.ctx, ast.Load):
+            raise scope.fail(node, "assigns to an attribute.")
+    elif isinstance(node, ast.Call):
+        _call(scope, node)
+    elif isinstance(node, (ast.For, ast.While)):
+        _loop(scope, node)
+    elif isinstance(node, ast.Subscript):
+        if not isinstance(node.ctx, ast.Load) or _meaning(scope, node.value) is not _VALUE:
+            raise scope.fail(node, "takes an item of something that isn't a tensor or tuple.")
+    elif isinstance(node, ast.FormattedValue):
+        if node.format_spec is not None:
+            raise scope.fail(node, "formats a text.")
+    elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if not all(isinstance(target, (ast.Name, ast.Tuple)) for target in targets):
+            raise scope.fail(node, "assigns to something that isn't a name.")
+
+
+def _name(scope: _Function, node: ast.AST, name: str) -> None:
+    if name.startswith("__") or not name.isidentifier():
+        raise scope.fail(node, f"names `{name}`.")
+
+
+def _free_name(scope: _Function, node: ast.Name) -> None:
+    _name(scope, node, node.id)
+    bound = node.id in scope.entry["bindings"]
+    if isinstance(node.ctx, ast.Store):
+        if bound:
+            raise scope.fail(node, f"gives `{node.id}` two meanings.")
+        return
+    if not isinstance(node.ctx, ast.Load):
+        raise scope.fail(node, f"deletes `{node.id}`.")
+    if node.id in scope.parameters or node.id in scope.own:
+        return
+    if bound:
+        _meaning(scope, node)
+    elif node.id not in BUILTINS:
+        hint = (
+            " Kernels decide by tl.constexpr values and dtypes, not by Python's types."
+            if node.id in ("isinstance", "hasattr", "getattr", "type")
+            else " A kernel can name its parameters, other @triton.jit functions, triton.language and constants."
+        )
+        raise scope.fail(node, f"names `{node.id}`, which isn't defined for kernels.{hint}")
+
+
+def _constant(scope: _Function, node: ast.Constant) -> None:
+    value = node.value
+    if type(value) not in (bool, int, float, str, type(None)):
+        raise scope.fail(node, f"holds a constant of type {type(value).__name__}.")
+    if type(value) is int and value.bit_length() > MAX_INT_BITS:
+        raise scope.fail(node, f"holds an integer of {value.bit_length()} bits.")
+
+
+def _meaning(scope: _Function, node: ast.expr) -> Any:
+    """What an expression is before it runs; raises CannotRebuild for an attribute that leads out of the language."""
+    if isinstance(node, ast.Name):
+        if node.id in scope.own or node.id in scope.parameters or node.id not in scope.entry["bindings"]:
+            return _VALUE
+        try:
+            return static(scope.entry["bindings"][node.id])
+        except CannotRebuild as problem:
+            raise scope.fail(node, f"is refused. {problem}") from None
+    if not isinstance(node, ast.Attribute):
+        return _VALUE
+    owner = _meaning(scope, node.value)
+    if isinstance(owner, Namespace):
+        if node.attr not in owner.members:
+            raise scope.fail(node, f"reads `.{node.attr}` of a module, which didn't travel with it.")
+        owner, name = owner.members[node.attr], node.attr
+        try:
+            return static(owner)
+        except CannotRebuild as problem:
+            raise scope.fail(node, f"is refused at `{name}`. {problem}") from None
+    if isinstance(owner, ModuleType) or (isinstance(owner, type) and issubclass(owner, Enum)):
+        try:
+            return member(owner, node.attr)
+        except CannotRebuild as problem:
+            raise scope.fail(node, f"is refused. {problem}") from None
+    allowed = _VALUE_ATTRIBUTES | (_GLUON_ATTRIBUTES if scope.entry["kind"] == "gluon" else frozenset())
+    if node.attr not in allowed or not (owner is _VALUE or isinstance(owner, (tl.dtype, tl.constexpr))):
+        raise scope.fail(node, f"reads `.{node.attr}`, which isn't an attribute of tensors, dtypes or descriptors.")
+    return _VALUE
+
+
+def _call(scope: _Function, node: ast.Call) -> None:
+    called = node.func
+    if isinstance(called, ast.Name):
+        known = called.id in scope.entry["bindings"] or called.id in BUILTINS or called.id in scope.parameters
+        if called.id in scope.own or not known:
+            raise scope.fail(node, f"calls `{called.id}`, which isn't a function of kernels.")
+    elif not isinstance(called, ast.Attribute):
+        raise scope.fail(node, "calls the result of an expression.")
+    for keyword in node.keywords:
+        if keyword.arg is None or keyword.arg.startswith("_"):
+            raise scope.fail(node, f"passes {keyword.arg or '**'} to a function.")
+    for position, argument in enumerate(node.args):
+        if isinstance(argument, ast.Starred) and position != len(node.args) - 1:
+            raise scope.fail(node, "unpacks arguments that aren't the last.")
+
+
+def _loop(scope: _Function, node: ast.For | ast.While) -> None:
+    if node.orelse:
+        raise scope.fail(node, "has an else at a loop.")
+    if isinstance(node, ast.For):
+        over = node.iter.func if isinstance(node.iter, ast.Call) else None
+        is_range = isinstance(over, ast.Name) and over.id == "range" and "range" not in scope.entry["bindings"]
+        if over is None or not (is_range or _meaning(scope, over) in (tl.range, tl.static_range) or _is_gluon(over)):
+            raise scope.fail(node, "loops over something that isn't range, tl.range or tl.static_range.")
+        if not isinstance(node.target, ast.Name):
+            raise scope.fail(node, "has a loop whose index isn't a name.")
+
+
+def _is_gluon(over: ast.expr) -> bool:
+    return isinstance(over, ast.Attribute) and over.attr in ("range", "static_range", "warp_pipeline_range")
+
+
+def _texts(inner: list[ast.AST]) -> set[int]:
+    """Ids of f-strings that are messages."""
+    found: set[int] = set()
+    for node in inner:
+        arguments: list[ast.expr] = []
+        if isinstance(node, ast.Call):
+            last = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            arguments = list(node.args) if last in _TEXTS else []
+        elif isinstance(node, ast.Assert) and node.msg is not None:
+            arguments = [node.msg]
+        found |= {id(argument) for argument in arguments if isinstance(argument, ast.JoinedStr)}
+    return found
