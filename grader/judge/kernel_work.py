@@ -48,7 +48,7 @@ def judge_kernel_work(
         WorkerFailure: the call failed in another way.
     """
     try:
-        recorded = submission.record(function, *tensors, **kwargs)
+        recorded = submission.record(function, *tensors, mutable=mutable, **kwargs)
     except ContractViolated as refused:
         judge.fail(refused.message, diagnosis=diagnosis)
     return recorded.run(mutable=mutable)["value"]
