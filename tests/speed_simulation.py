@@ -48,17 +48,14 @@ BUSY_CPU = Noise(jitter=0.05, drift=0.02, hiccup=0.10, hiccup_s=0.004, latency_s
 
 @dataclass(frozen=True)
 class Runner:
-    """A contestant: seconds a call, how it claims, a factor on its time while the other one's worker lives, and how
-    late it answers on purpose, in seconds for (true seconds, calls)."""
+    """A contestant: seconds a call, how it claims, and a factor on its time while the other one is timed too."""
 
     call_s: float = 1e-3
     claim: Claim = honest
     slowed: float = 1.0
-    late: Claim = lambda seconds, calls: 0.0
     crowded: float = 1.0
     """Factor on a call's time beyond the first n of a window: more memory than fits a cache."""
     trusted: bool = False
-    threads: int = 0
 
     def calls(self, rules: Rules) -> int:
         return max(1, round(rules.window_s / self.call_s))
@@ -89,7 +86,7 @@ class Machine:
         seconds *= runner.slowed if beside else 1.0
         if rng.random() < noise.hiccup:
             seconds += rng.exponential(noise.hiccup_s)
-        outside = seconds + noise.latency_s * (1.0 + rng.random()) + runner.late(seconds, calls)
+        outside = seconds + noise.latency_s * (1.0 + rng.random())
         if rng.random() < noise.late:
             outside += rng.exponential(noise.late_s)
         return WindowTimes(number, calls, runner.claim(seconds, calls), outside)
@@ -122,7 +119,6 @@ def heat(name: str, runner: Runner, windows: list[WindowTimes], rules: Rules) ->
         name,
         tuple(window for window in windows if window.calls == calls),
         tuple(window for window in windows if window.calls > calls),
-        runner.threads,
         runner.trusted,
     )
 

@@ -24,7 +24,6 @@ QUICK = Rules(
     alone=4,
     max_spread=1e9,
     slowed=1e9,
-    latency_s=60.0,
     claim_floor=1e-9,
     blur=1e9,
 )

@@ -295,14 +295,14 @@ def _timed(judge: Judge, shape: speed.AttentionShape) -> speed.Workload:
 def test_speed_against_sdpa_flash(submission: Submission, judge: Judge) -> None:
     """Ratio of times, interleaved, over head_dim 64 and 128, with and without a mask, plain and grouped heads."""
     workloads = [_timed(judge, shape) for shape in TIMED]
-    races = [speed.against(judge, submission, workload, baseline="sdpa_flash") for workload in workloads]
+    races = speed.against(judge, submission, workloads, baseline="sdpa_flash")
     speed.settle(judge, races, "against SDPA flash")
 
 
 @check("speed-roofline")
 def test_fraction_of_the_roofline(submission: Submission, judge: Judge) -> None:
     """TFLOP/s at seqlen 4096, head_dim 128, over the profile's peak."""
-    speed.settle(judge, [speed.alone(judge, submission, _timed(judge, AT_THE_ROOFLINE))], "timed by itself")
+    speed.settle(judge, speed.alone(judge, submission, [_timed(judge, AT_THE_ROOFLINE)]), "timed by itself")
 
 
 # kept-from-students-215dad9da01e624a

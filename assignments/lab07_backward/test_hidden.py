@@ -283,17 +283,15 @@ def test_large_shapes(
 @check("speed-vs-sdpa")
 def test_speed_against_sdpa_flash(submission: Submission, judge: Judge) -> None:
     """Ratio of times, interleaved, over shapes that take 0.3 ms or more: the gradients alone, of a call made before."""
-    races = [
-        speed.against(judge, submission, _timed(judge, shape), baseline="sdpa_flash", operation="backward")
-        for shape in TIMED_SHAPES
-    ]
+    workloads = [_timed(judge, shape) for shape in TIMED_SHAPES]
+    races = speed.against(judge, submission, workloads, baseline="sdpa_flash", operation="backward")
     speed.settle(judge, races, "SDPA flash's backward over yours")
 
 
 @check("speed-roofline")
 def test_fraction_of_the_roofline(submission: Submission, judge: Judge) -> None:
     """FLOPs of the backward over its time, over the profile's peak, at seqlen 4096 and head_dim 128."""
-    speed.settle(judge, [speed.alone(judge, submission, _timed(judge, LONG))], "of the roofline")
+    speed.settle(judge, speed.alone(judge, submission, [_timed(judge, LONG)]), "of the roofline")
 
 
 def _timed(judge: Judge, shape: speed.AttentionShape) -> speed.Workload:

@@ -12,6 +12,7 @@ from grader.bench.lanes import Lane
 from grader.bench.plans import Point
 from grader.judge.speed import verdict
 from grader.judge.speed.draws import Block
+from grader.judge.speed.entrant import Entrant
 from grader.judge.speed.model import Rules, Timing
 from grader.judge.speed.runner import Runner, WrongOutput
 from grader.judge.speed.verdict import Attempt, WindowTimes
@@ -41,11 +42,12 @@ class Track:
     """What all kernels at a shape are timed with.
 
     Attributes:
-        memory_bytes: of the device. flush_bytes: written before a window. floor_s: seconds that a workload takes at
-            least on this device, 0 where that isn't known.
+        device: name of its lock, which is held. memory_bytes: of the device. flush_bytes: written before a window.
+        floor_s: seconds that a workload takes at least on this device, 0 where that isn't known.
     """
 
     rules: Rules
+    device: str
     memory_bytes: float
     flush_bytes: int
     floor_s: Callable[[Point], float]
@@ -80,6 +82,11 @@ class _Runs:
 
     def finish(self, track: Track) -> None:
         """The times, once the outputs of the timed calls are found right too."""
+        try:
+            self._runner.check_guards()
+        except WorkerFailure as failure:
+            self.outcome.failed = failure.message
+            return
         self.test()
         if not self.alive or not self._windows:
             return
@@ -100,13 +107,13 @@ def run_shape(
     outcomes = [Outcome(lane, point) for lane, point in entries]
     if not outcomes:
         return []
-    block = Block.draw(rng, outcomes[0].point.workload)
+    block = Block.draw(rng, [outcomes[0].point.workload])
     running: list[_Runs] = []
     with ExitStack() as stack:
         for outcome in outcomes:
             tell(f"testing {outcome.lane.entry.name}")
             try:
-                runner = stack.enter_context(_runner(outcome, block, track, rng))
+                (runner,) = stack.enter_context(_entrant(outcome, block, track, rng)).runners
             except WorkerFailure as failure:
                 outcome.failed = failure.message
                 continue
@@ -127,13 +134,14 @@ def run_shape(
     return outcomes
 
 
-def _runner(outcome: Outcome, block: Block, track: Track, rng: np.random.Generator) -> Runner:
-    return Runner(
+def _entrant(outcome: Outcome, block: Block, track: Track, rng: np.random.Generator) -> Entrant:
+    return Entrant(
         outcome.lane.contestant,
-        outcome.point.workload,
+        [outcome.point.workload],
         block,
         rng,
         track.rules,
+        device=track.device,
         memory_bytes=track.memory_bytes,
         flush_bytes=track.flush_bytes,
     )

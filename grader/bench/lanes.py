@@ -24,15 +24,6 @@ from grader.sandbox.trusted import TrustedModule
 from grader.target import Target
 
 
-class LentWorker(TimedWorker):
-    """A worker that outlives the race that it was lent to: closing it only frees the inputs and outputs."""
-
-    def close(self) -> None:
-        if not self._client.closed:
-            with contextlib.suppress(WorkerFailure):
-                self._client.request("time_close", {}, timeout_s=self._timeout_s, doing="freeing memory")
-
-
 class _Keeping(Submission):
     """Times in one worker, started at the first shape and again after a failure.
 
@@ -43,7 +34,8 @@ class _Keeping(Submission):
     def timed(self, function: str, module: str | None = None) -> TimedWorker:
         client = self._ready(TIME, module or self._module)
         call_s = self.lab.limits.call_s
-        return LentWorker(client, function, timeout_s=call_s, warm_s=max(self.lab.limits.compile_s, call_s))
+        warm_s = max(self.lab.limits.compile_s, call_s)
+        return TimedWorker(client, function, timeout_s=call_s, warm_s=warm_s, lent=True)
 
 
 class KeptSubmission(_Keeping):
@@ -109,6 +101,9 @@ def _start(lanes: list[Lane]) -> None:
 
     def start(lane: Lane) -> None:
         contestant = lane.contestant
+        if contestant.function in contestant.submission.recording:
+            contestant.submission.executor(contestant.submission.device).warm()
+            return
         with contextlib.suppress(WorkerFailure):
             contestant.submission.timed(contestant.function or "", contestant.module)
 

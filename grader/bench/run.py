@@ -223,6 +223,7 @@ class _Running:
         part = min(rules.memory_part, LANES_MEMORY / len(lanes.open))
         track = Track(
             replace(rules, memory_part=part, checked=checked),
+            self._target.gpu.uuid if self._target.gpu is not None else self._target.device,
             self._memory_bytes,
             int(2 * l2_mib * MIB) if self._on_gpu else MIB,
             lambda point: roofline_s(point.workload, self._profile, self._target.device),

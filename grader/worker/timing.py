@@ -1,22 +1,19 @@
-"""Timed windows: a function called with fresh values at addresses of their own, and how long that took.
+"""Timed windows: calls with fresh values at addresses of their own, and how long they took.
 
 A window's inputs are made from one block of normal numbers by a draw that arrives with the window's request, so nobody
 knows them before. The judge takes the time from outside between two calls of a hosted object: ``go`` when everything is
 in place, ``done`` with the claimed time once the whole device is idle. Its answer to ``done`` says which rows of which
 outputs it wants to see, and those are read at once.
 
-Everything used in a window is bound before a submission is imported. A submission lives in the same process, so a
-claim is only as good as the judge's view from outside; this module sees to it that an honest claim is exact.
+On a GPU a window is one CUDA graph of all its calls, so that launching them from Python isn't what is timed. What is
+called is a function here (a baseline's, or what a lab runs as it is) and a recorded tape in `execute.timing`.
 """
 
 from __future__ import annotations
 
-import _thread
 import gc
-import os
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -27,20 +24,15 @@ import numpy as np
 from .calls import RaisedError
 from .guards import ContractError, array_extent
 
-_clock, _count_threads = time.perf_counter_ns, _thread._count
-_open, _read, _close, _this_thread = os.open, os.read, os.close, _thread.get_native_id
-_registered: dict[int, threading.Thread] = threading._active  # type: ignore[attr-defined]
-_ndarray, _full, _multiply, _float32 = np.ndarray, np.full, np.multiply, np.float32
-_partial = partial
-_collect, _disable, _enable = gc.collect, gc.disable, gc.enable
+clock = time.perf_counter_ns
+_ndarray, _multiply, _float32 = np.ndarray, np.multiply, np.float32
 
-IDLE_PART = 0.02
-"""Of a window's time, which a thread that only waits may spend on a core: a pool of a compiler wakes now and then."""
-MODES = ("call", "backward", "forward_backward")
-_Values = tuple[Any, ...]
-_Arguments = tuple[_Values, _Values, _Values]
+MODES = ("call", "backward")
+GRAPHS = 2
+"""Captured windows that are kept: those of n and of 2n calls."""
 Pick = tuple[int, list[tuple[int, Any]]]
 """Number of a call in its window, and (output, indices along its first axes) pairs."""
+Run = Callable[[], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +55,8 @@ class Memory(Protocol):
 
     def empty(self, spec: Spec) -> Any: ...
     def fixed(self, spec: Spec) -> Any: ...
-    def fill(self, target: Any, spec: Spec, offset: int, signs: Any) -> None: ...
+    def patterns(self, signs: Any) -> Any: ...
+    def fill(self, target: Any, spec: Spec, offset: int, pattern: Any) -> None: ...
     def put(self, target: Any, value: Any) -> None: ...
     def settle(self) -> None: ...
     def release(self) -> None: ...
@@ -71,7 +64,28 @@ class Memory(Protocol):
     def extent(self, output: Any, path: str) -> tuple[int, int]: ...
     def rows(self, output: Any, indices: Any) -> Any: ...
     def backward(self, outputs: Any, cotangents: tuple[Any, ...], leaves: tuple[Any, ...]) -> Any: ...
-    def replay(self, calls: Callable[[], list[Any]]) -> tuple[Callable[[], None], list[Any]] | None: ...
+    def captured(self, parts: Sequence[Run]) -> list[Run] | None: ...
+
+
+class Call(Protocol):
+    """One call of a window, on inputs of its own.
+
+    Attributes:
+        inputs: in the order of the specs; those that are fixed may be the same memory for all calls.
+        outputs: of `timed`, once it has run.
+    """
+
+    inputs: list[Any]
+    outputs: list[Any]
+
+    def before(self) -> None:
+        """What comes before the window, e.g. the forward pass of a timed backward pass."""
+
+    def timed(self) -> None:
+        """What the window times."""
+
+    def spilled(self) -> str:
+        """What was written outside of its tensors, as a sentence; empty when nothing was."""
 
 
 class ArrayMemory:
@@ -85,7 +99,7 @@ class ArrayMemory:
     def __init__(self, block: Any, flush_bytes: int) -> None:
         self._period = len(block)
         self._twice = np.concatenate([block, block])
-        self._buffer = _full(max(flush_bytes // 4, 1), 0.0, _float32)
+        self._buffer = np.full(max(flush_bytes // 4, 1), 0.0, _float32)
         self._turn = 0.0
 
     def empty(self, spec: Spec) -> Any:
@@ -97,9 +111,12 @@ class ArrayMemory:
     def put(self, target: Any, value: Any) -> None:
         target[...] = value
 
-    def fill(self, target: Any, spec: Spec, offset: int, signs: Any) -> None:
+    def patterns(self, signs: Any) -> Any:
+        return as_factors(signs)
+
+    def fill(self, target: Any, spec: Spec, offset: int, pattern: Any) -> None:
         for part, piece in pieces(target.reshape(-1, spec.shape[-1]), self._twice, self._period, offset):
-            values = _multiply(piece, signs)
+            values = _multiply(piece, pattern)
             if spec.scale != 1.0:
                 values *= _float32(spec.scale)
             if spec.shift != 0.0:
@@ -127,8 +144,13 @@ class ArrayMemory:
     def backward(self, outputs: Any, cotangents: tuple[Any, ...], leaves: tuple[Any, ...]) -> Any:
         raise ContractError("A backward pass needs torch.")
 
-    def replay(self, calls: Callable[[], list[Any]]) -> tuple[Callable[[], None], list[Any]] | None:
+    def captured(self, parts: Sequence[Run]) -> list[Run] | None:
         return None
+
+
+def as_factors(signs: Any) -> Any:
+    """1 and -1 in float32 for signs of 0 and 1."""
+    return 1.0 - 2.0 * signs.astype(_float32)
 
 
 def pieces(rows: Any, twice: Any, period: int, offset: int) -> list[tuple[Any, Any]]:
@@ -150,67 +172,65 @@ def pieces(rows: Any, twice: Any, period: int, offset: int) -> list[tuple[Any, A
     return parts
 
 
-def thread_times() -> dict[int, int]:
-    """Native id → nanoseconds on a core so far, of the threads that Python's registry knows, but for this one."""
-    found = {}
-    for thread in list(_registered.values()):
-        number = vars(thread).get("_native_id")
-        if type(number) is int and number != _this_thread():
-            try:
-                file = _open(f"/proc/self/task/{number}/schedstat", os.O_RDONLY)
-            except OSError:  # it has ended, or nothing is told here
-                continue
-            try:
-                spent = int((_read(file, 100).split() or [b"0"])[0])
-            finally:
-                _close(file)
-            if spent > 0:  # else the system doesn't count
-                found[number] = spent
-    return found
-
-
-def busy_threads(count: int, before: dict[int, int], after: dict[int, int], took: int) -> int:
-    """How many of `count` Python threads did something in a window of `took` nanoseconds, or can't show otherwise."""
-    idle = sum(now - before.get(number, 0) <= IDLE_PART * took for number, now in after.items())
-    return max(0, count - idle)
-
-
-class Timer:
-    """One function and its inputs, ready for windows of any number of calls.
+class FunctionCall:
+    """A call of a Python function; see `Call`.
 
     Args:
-        function: the submission's.
-        specs: in the order of the parameters, cotangents among them.
-        mode: see `MODES`. graph: replay the calls from a CUDA graph where there is one.
+        shared: the fixed inputs, by name.
     """
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        specs: list[Spec],
-        kwargs: dict[str, Any],
-        memory: Memory,
-        *,
-        mode: str,
-        graph: bool,
-        threads: int,
+        self, function: Callable[..., Any], specs: list[Spec], shared: dict[str, Any], memory: Memory, *, backward: bool
     ) -> None:
-        self._function, self._specs, self._kwargs = function, specs, kwargs
-        self._memory, self._mode, self._graph = memory, mode, graph
-        self._threads = threads
-        self._shared = {spec.name: memory.fixed(spec) for spec in specs if spec.kind == "fixed"}
-        self._slots: list[_Values] = []
-        self._graphs: dict[int, tuple[Callable[[], None], list[Any]]] = {}
-        self._outputs: list[Any] = []
-        self._wait = memory.wait
-        # A collection in the middle of a window would count as the submission's time.
-        _disable()
+        self.inputs = [shared[spec.name] if spec.kind == "fixed" else memory.empty(spec) for spec in specs]
+        self.outputs: list[Any] = []
+        pairs = list(zip(specs, self.inputs, strict=True))
+        self._call = partial(function, *(value for spec, value in pairs if not spec.cotangent))
+        self._cotangents = tuple(value for spec, value in pairs if spec.cotangent)
+        self._leaves = tuple(value for spec, value in pairs if spec.requires_grad)
+        self._memory, self._backward = memory, backward
+        self._made: Any = None
+
+    def before(self) -> None:
+        if self._backward:
+            self._made = self._told(self._call)
+
+    def timed(self) -> None:
+        if self._backward:
+            backward = partial(self._memory.backward, self._made, self._cotangents, self._leaves)
+            self.outputs = _listed(self._told(backward))
+        else:
+            self.outputs = _listed(self._told(self._call))
+
+    def spilled(self) -> str:
+        return ""  # a baseline is the project's own, and what runs as it is is judged elsewhere
+
+    @staticmethod
+    def _told(call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except BaseException as error:
+            raise RaisedError from error
+
+
+class Timer:
+    """Calls on inputs of their own, ready for windows of any number of them.
+
+    Args:
+        make: a call on inputs of its own.
+        specs: in the order of the parameters, cotangents among them.
+        graph: replay a window's calls from a CUDA graph where there is one.
+    """
+
+    def __init__(self, make: Callable[[], Call], specs: list[Spec], memory: Memory, *, graph: bool) -> None:
+        self._make, self._specs, self._memory, self._graph = make, specs, memory, graph
+        self._calls: list[Call] = []
+        self._captured: dict[int, tuple[Run, Run, list[list[Any]]]] = {}
 
     def close(self) -> None:
         """Let the memory go."""
-        self._outputs, self._slots, self._graphs = [], [], {}
-        _enable()
-        _collect()
+        self._captured, self._calls = {}, []
+        gc.collect()
         self._memory.release()
 
     def warm(self, offsets: Any, signs: Any) -> int:
@@ -221,21 +241,25 @@ class Timer:
         """
         took = 0
         for row in range(len(offsets)):
-            run = self._ready(offsets[row : row + 1], signs[row : row + 1])
+            run, _ = self._ready(offsets[row : row + 1], signs[row : row + 1], graph=False)
             self._memory.settle()
-            self._wait()
-            start = _clock()
-            self._outputs = run()
-            self._wait()
-            took = _clock() - start
+            self._memory.wait()
+            start = clock()
+            run()
+            self._memory.wait()
+            took = clock() - start
         return took
+
+    def work(self) -> tuple[int | None, int | None]:
+        """Kernel launches and device operations of one call; None where they aren't known."""
+        return None, None
 
     def window(self, offsets: Any, signs: Any, gate: Any) -> list[Any]:
         """One timed window of as many calls as the draw has rows.
 
         Args:
             offsets: int64 (calls, inputs); signs: uint8 (calls, inputs, longest last axis), 0 or 1.
-            gate: hosted object; `go()`, and `done(nanoseconds, busy threads)` → picks.
+            gate: hosted object; `go()`, and `done(nanoseconds)` → picks.
 
         Returns:
             the rows that were asked for: a list a pick of arrays in the order of its pairs.
@@ -243,146 +267,85 @@ class Timer:
         Raises:
             RaisedError: the function raised. ContractError: an output isn't an array of its own.
         """
-        self._outputs = []
-        run = self._ready(offsets, signs, graph=self._graph)
-        wait = self._wait
+        run, outputs = self._ready(offsets, signs, graph=self._graph)
+        wait = self._memory.wait
         self._memory.settle()
         wait()
-        before = thread_times()
-        gate.go()
-        start = _clock()
-        outputs = run()
-        wait()
-        took = _clock() - start
-        count = _count_threads()
-        busy = min(busy_threads(count, before, thread_times() if count else {}, took), max(0, count - self._threads))
-        picks: list[Pick] = gate.done(took, busy)
-        self._outputs = [_listed(output) for output in outputs]
-        self._check_own_memory()
-        return [[self._rows(call, output, indices) for output, indices in wanted] for call, wanted in picks]
+        # A collection in the middle of a window would count as its time.
+        gc.disable()
+        try:
+            gate.go()
+            start = clock()
+            run()
+            wait()
+            took = clock() - start
+        finally:
+            gc.enable()
+        picks: list[Pick] = gate.done(took)
+        found = outputs()
+        self._check_own_memory(found)
+        return [[self._rows(found[call], output, indices) for output, indices in wanted] for call, wanted in picks]
 
-    def watch(self, offsets: Any, signs: Any, tracing: Any, noting_calls: Any) -> list[Any]:
-        """Untimed calls, as many as a window has, looked at: the first of them may be other than those that follow.
+    def check(self) -> None:
+        """Raises ContractError where a call of any window wrote outside of its tensors."""
+        for call in self._calls:
+            said = call.spilled()
+            if said:
+                raise ContractError(said)
 
-        Args:
-            tracing: of `traffic`, noting_calls: of `foreign_calls`; given here, as only Triton's runtime has them.
+    def _ready(self, offsets: Any, signs: Any, *, graph: bool) -> tuple[Run, Callable[[], list[list[Any]]]]:
+        """What the window does, with its values in place, and what tells the outputs of its calls afterwards.
 
-        Returns:
-            the fewest kernel launches of a call, and the names of the library operations that could stand in for a
-            kernel in any.
-        """
-        self._outputs = []
-        launches: list[int] = []
-        foreign: list[str] = []
-
-        def counted(step: Callable[[], Any]) -> Any:
-            before = len(trace.records)
-            output = step()
-            launches.append(len(trace.records) - before)
-            return output
-
-        run = self._ready(offsets, signs, each=counted)
-        with tracing({}, count_bytes=False) as trace, noting_calls(foreign):
-            self._outputs = run()
-            self._wait()
-        return [min(launches), [*trace.library_ops, *foreign]]
-
-    def _ready(
-        self, offsets: Any, signs: Any, *, graph: bool = False, each: Callable[[Callable[[], Any]], Any] | None = None
-    ) -> Callable[[], list[Any]]:
-        """What the window does, with its values in place; `each` makes its calls, where given.
-
-        Cotangents come last: a call that is made before the window, for its backward pass, must not find them.
+        Cotangents come last: what runs before the window, for its backward pass, must not find them.
         """
         count = len(offsets)
-        self._prepare(offsets, signs, cotangents=False)
-        run = self._replaying(count) if graph else self._run(count, each)
-        self._prepare(offsets, signs, cotangents=True)
-        return run
+        patterns = self._memory.patterns(signs)
+        self._prepare(offsets, patterns, cotangents=False)
+        calls = self._calls[:count]
+        before: Run = partial(_each, [call.before for call in calls])
+        timed: Run = partial(_each, [call.timed for call in calls])
+        outputs: Callable[[], list[list[Any]]] = lambda: [call.outputs for call in calls]  # noqa: E731
+        if graph and self._graphs(count, before, timed, outputs):
+            before, timed, kept = self._captured[count]
+            outputs = lambda: kept  # noqa: E731
+        before()
+        self._prepare(offsets, patterns, cotangents=True)
+        return timed, outputs
 
-    def _prepare(self, offsets: Any, signs: Any, *, cotangents: bool) -> None:
+    def _graphs(self, count: int, before: Run, timed: Run, outputs: Callable[[], list[list[Any]]]) -> bool:
+        """Capture a window of so many calls where that wasn't done; whether there are graphs here."""
+        if count not in self._captured:
+            # Compilers and allocators do what they do once, which no capture may hold.
+            before()
+            timed()
+            while len(self._captured) >= GRAPHS:
+                del self._captured[next(iter(self._captured))]
+            replays = self._memory.captured([before, timed])
+            if replays is None:
+                return False
+            self._captured[count] = (replays[0], replays[1], outputs())
+        return True
+
+    def _prepare(self, offsets: Any, patterns: Any, *, cotangents: bool) -> None:
         """Fresh values in the first slots, as many as the draw has rows; the shared inputs as they were sent."""
-        normal = [
-            (place, spec)
-            for place, spec in enumerate(self._specs)
-            if spec.kind == "normal" and spec.cotangent is cotangents
-        ]
-        while len(self._slots) < len(offsets):
-            self._slots.append(
-                tuple(
-                    self._shared[spec.name] if spec.kind == "fixed" else self._memory.empty(spec)
-                    for spec in self._specs
-                )
-            )
-        for spec in self._specs:
+        while len(self._calls) < len(offsets):
+            self._calls.append(self._make())
+        for place, spec in enumerate(self._specs):
+            if spec.cotangent is not cotangents:
+                continue
             if spec.kind == "fixed":
-                self._memory.put(self._shared[spec.name], spec.value)
-        for row in range(len(offsets)):
-            for place, spec in normal:
-                pattern = 1.0 - 2.0 * signs[row, place, : spec.shape[-1]].astype(_float32)
-                self._memory.fill(self._slots[row][place], spec, int(offsets[row, place]), pattern)
+                self._memory.put(self._calls[0].inputs[place], spec.value)
+                continue
+            for row, call in enumerate(self._calls[: len(offsets)]):
+                pattern = patterns[row, place, : spec.shape[-1]]
+                self._memory.fill(call.inputs[place], spec, int(offsets[row, place]), pattern)
 
-    def _run(self, count: int, each: Callable[[Callable[[], Any]], Any] | None = None) -> Callable[[], list[Any]]:
-        """What a window does: a function of no arguments that gives the results of the first `count` slots' calls."""
-        steps = self._steps([self._arguments(slot) for slot in self._slots[:count]])
-
-        def run() -> list[Any]:
-            try:
-                return [step() for step in steps] if each is None else list(map(each, steps))
-            except BaseException as error:
-                raise RaisedError from error
-
-        return run
-
-    def _steps(self, arguments: list[_Arguments]) -> list[Callable[[], Any]]:
-        function, kwargs, backward = self._function, self._kwargs, self._memory.backward
-        if self._mode == "call":
-            return [_partial(function, *args, **kwargs) for args, _, _ in arguments]
-        if self._mode == "backward":
-            try:
-                made = [function(*args, **kwargs) for args, _, _ in arguments]
-            except BaseException as error:
-                raise RaisedError from error
-            return [
-                _partial(backward, outputs, cotangents, leaves)
-                for outputs, (_, cotangents, leaves) in zip(made, arguments, strict=True)
-            ]
-
-        def both(args: _Values, cotangents: _Values, leaves: _Values) -> Any:
-            return backward(function(*args, **kwargs), cotangents, leaves)
-
-        return [_partial(both, *values) for values in arguments]
-
-    def _arguments(self, slot: _Values) -> _Arguments:
-        """(arguments, cotangents, inputs whose gradients are wanted) of a slot."""
-        pairs = list(zip(self._specs, slot, strict=True))
-        return (
-            tuple(value for spec, value in pairs if not spec.cotangent),
-            tuple(value for spec, value in pairs if spec.cotangent),
-            tuple(value for spec, value in pairs if spec.requires_grad),
-        )
-
-    def _replaying(self, count: int) -> Callable[[], list[Any]]:
-        """As `_run`, from a graph of those calls, captured once; the calls themselves where there are no graphs."""
-        if count not in self._graphs:
-            captured = self._memory.replay(self._run(count))
-            if captured is None:
-                return self._run(count)
-            self._graphs[count] = captured
-        replay, outputs = self._graphs[count]
-
-        def run() -> list[Any]:
-            replay()
-            return outputs
-
-        return run
-
-    def _check_own_memory(self) -> None:
+    def _check_own_memory(self, outputs: list[list[Any]]) -> None:
         """Raises ContractError unless every output of every call has memory of its own."""
         spans = sorted(
             (*self._memory.extent(output, f"result {place} of a timed call"), call)
-            for call, outputs in enumerate(self._outputs)
-            for place, output in enumerate(outputs)
+            for call, found in enumerate(outputs)
+            for place, output in enumerate(found)
         )
         end, owner = 0, -1
         for start, stop, call in spans:
@@ -391,8 +354,7 @@ class Timer:
             if stop > end:
                 end, owner = stop, call
 
-    def _rows(self, call: int, output: int, indices: Any) -> Any:
-        found = self._outputs[call]
+    def _rows(self, found: list[Any], output: int, indices: Any) -> Any:
         if output >= len(found):
             raise ContractError(f"A timed call returned {len(found)} results; expected at least {output + 1}.")
         shape, wanted = tuple(found[output].shape), indices.max(axis=0)
@@ -402,22 +364,85 @@ class Timer:
         return self._memory.rows(found[output], indices)
 
 
+def _each(parts: Sequence[Run]) -> None:
+    for part in parts:
+        part()
+
+
 def _listed(result: Any) -> list[Any]:
     return list(result) if type(result) in (tuple, list) else [result]
 
 
-def open_timer(function: Callable[..., Any], body: dict[str, Any], *, runtime: str, device: str, threads: int) -> Timer:
-    """A timer of the request `time_open`.
+def specs_of(body: dict[str, Any]) -> list[Spec]:
+    """The inputs of the request `time_open`."""
+    return [Spec(**{**item, "shape": tuple(item["shape"])}) for item in body["inputs"]]
+
+
+class Timers:
+    """The timers of one worker, by the numbers that the judge gives them; a method a request, `time_` before its name.
 
     Args:
-        body: inputs (tables as `Spec`), kwargs, block (float32), flush_bytes, mode, graph.
-        threads: of Python that ran before the submission was imported.
+        function: what a request names by module and function.
     """
-    specs = [Spec(**{**item, "shape": tuple(item["shape"])}) for item in body["inputs"]]
-    memory: Memory
-    if runtime == "numpy":
-        memory = ArrayMemory(body["block"], body["flush_bytes"])
-    else:
-        torch_memory = import_module(f"{__package__}.timing_torch").TensorMemory
-        memory = torch_memory(body["block"], body["flush_bytes"], device)
-    return Timer(function, specs, body["kwargs"], memory, mode=body["mode"], graph=body["graph"], threads=threads)
+
+    def __init__(self, runtime: str, device: str, function: Callable[[dict[str, Any]], Callable[..., Any]]) -> None:
+        self._runtime, self._device, self._function = runtime, device, function
+        self._memory: Memory | None = None
+        self._open: dict[int, Any] = {}
+
+    def begin(self, block: Any, flush_bytes: int) -> None:
+        """Lay out the memory of all timers; those that are open end."""
+        self.end()
+        if self._runtime == "numpy":
+            self._memory = ArrayMemory(block, flush_bytes)
+        else:
+            kind = import_module(f"{__package__}.timing_torch").TensorMemory
+            self._memory = kind(block, flush_bytes, self._device)
+
+    def open(self, timer: int, **body: Any) -> int:
+        """A timer of a function (module, function, kwargs) or of a tape (see `execute.timing`).
+
+        Args:
+            body: besides, inputs (tables as `Spec`), mode and graph.
+
+        Returns:
+            how many launches of a call have candidates to choose among.
+        """
+        assert self._memory is not None
+        if "tape" in body:
+            opened = import_module(f"{__package__}.execute.timing").open_tape(body, self._memory)
+            self._open[timer] = opened
+            return int(opened.choices)
+        function = partial(self._function(body), **body["kwargs"])
+        specs, memory, backward = specs_of(body), self._memory, body["mode"] == "backward"
+        shared = {spec.name: memory.fixed(spec) for spec in specs if spec.kind == "fixed"}
+
+        def make() -> Call:
+            return FunctionCall(function, specs, shared, memory, backward=backward)
+
+        self._open[timer] = Timer(make, specs, memory, graph=body["graph"])
+        return 0
+
+    def tune(self, timer: int) -> list[str]:
+        return list(self._open[timer].tune())
+
+    def warm(self, timer: int, offsets: Any, signs: Any) -> list[int | None]:
+        took = self._open[timer].warm(offsets, signs)
+        return [took, *self._open[timer].work()]
+
+    def window(self, timer: int, offsets: Any, signs: Any, gate: Any) -> list[Any]:
+        return list(self._open[timer].window(offsets, signs, gate))
+
+    def check(self, timer: int) -> None:
+        self._open[timer].check()
+
+    def close(self, timer: int) -> None:
+        opened = self._open.pop(timer, None)
+        if opened is not None:
+            opened.close()
+
+    def end(self) -> None:
+        """Close all, and let their memory go."""
+        for number in list(self._open):
+            self.close(number)
+        self._memory = None

@@ -37,9 +37,8 @@ def seconds(option: str, shape_changes: dict[str, object], function: str | None 
     ):
         workload = rerun.workload(capstone.path, shape, function or capstone.path.after, "cpu")
         rng = np.random.default_rng(1)
-        return race(
-            Contestant("yours", submission), None, workload, profile=None, rng=rng, rules=QUICK
-        ).ours.seconds.value
+        (ran,) = race(Contestant("yours", submission), None, [workload], profile=None, rng=rng, rules=QUICK)
+        return ran.ours.seconds.value
 
 
 @pytest.mark.slow

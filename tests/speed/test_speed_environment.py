@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
 import sys
 import textwrap
@@ -91,6 +92,39 @@ def test_device_lock_of_another_process_is_waited_for_and_named(device: str) -> 
 def test_device_lock_may_be_asked_for_again_by_its_holder(device: str) -> None:
     with lock.device_lock(device, wait_s=0.1), lock.device_lock(device, wait_s=0.1):
         assert lock.lock_path(device).stat().st_mode & 0o666 == 0o666
+
+
+SHARING = """
+import sys
+from pathlib import Path
+from grader.judge.speed import lock
+lock.SHARED = Path(sys.argv[1])
+with lock.device_shared(sys.argv[2]):
+    print("shares", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_device_is_shared_by_those_who_compute_and_theirs_alone_who_time(device: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SHARING, str(tmp_path), device]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdin is not None
+        assert other.stdout.readline() == "shares\n"
+        with lock.device_shared(device, wait_s=5.0):
+            pass
+        with pytest.raises(InfrastructureError, match="Another timed job"), lock.device_lock(device, wait_s=0.1):
+            pass
+        other.stdin.close()
+        other.wait()
+    with (
+        lock.device_lock(device, wait_s=5.0),
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other,
+    ):
+        assert other.stdout is not None
+        with lock.device_shared(device, wait_s=0.1):  # the one who times computes too
+            assert not select.select([other.stdout], [], [], 2.0)[0]
+        other.kill()
 
 
 def test_lock_path_stays_in_its_folder_whatever_the_name(device: str) -> None:

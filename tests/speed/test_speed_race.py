@@ -15,7 +15,7 @@ from grader.course import Course
 from grader.errors import InfrastructureError
 from grader.judge.speed.model import Array, Contestant, Drawn, InputSpec, Picks, Workload
 from grader.judge.speed.race import Track, WrongOutput, race, roofline_s
-from grader.judge.speed.runner import calls_for, most_calls
+from grader.judge.speed.runner import Runner, calls_for, most_calls
 from grader.profiles import HardwareProfile, load_profile
 from grader.sandbox.failures import ContractViolated, ImportFailed, SubmissionRaised
 from grader.sandbox.submission import Submission
@@ -37,7 +37,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Submission]:
 @pytest.fixture(scope="module")
 def track(base: Submission) -> Iterator[Track]:
     theirs = Contestant("base", base, trusted=True)
-    with Track(theirs, matmul(SIZE), base, profile=None, rng=np.random.default_rng(0), rules=QUICK) as opened:
+    with Track(theirs, [matmul(SIZE)], base, profile=None, rng=np.random.default_rng(0), rules=QUICK) as opened:
         yield opened
 
 
@@ -48,7 +48,7 @@ def yours(folder: Path, source: str) -> Submission:
 @BY_THE_CLOCK
 def test_race_of_an_honest_product_tells_times_ratio_and_outside_view(track: Track, tmp_path: Path) -> None:
     with yours(tmp_path, MATMUL) as submission:
-        ran = track.race(Contestant("yours", submission))
+        (ran,) = track.race(Contestant("yours", submission))
     assert ran.verdict != "suspect", ran.reason
     assert ran.theirs is not None
     assert ran.low <= ran.ratio <= ran.high
@@ -62,7 +62,7 @@ def test_race_of_an_honest_product_tells_times_ratio_and_outside_view(track: Tra
 def test_race_of_a_product_done_eight_times_is_slower(track: Track, tmp_path: Path) -> None:
     slow = "def product(a, b):\n    for _ in range(8):\n        c = a @ b\n    return c\n"
     with yours(tmp_path, slow) as submission:
-        ran = track.race(Contestant("yours", submission))
+        (ran,) = track.race(Contestant("yours", submission))
     assert ran.ratio < 0.5
 
 
@@ -113,7 +113,7 @@ def test_race_with_a_baseline_that_fails_is_no_fault_of_the_submission(tmp_path:
     with yours(tmp_path, MATMUL) as ours, yours(tmp_path / "b", "def product(a, b):\n    return 1 / 0\n") as bad:
         theirs = Contestant("bad", bad, trusted=True)
         with pytest.raises(InfrastructureError, match=r"baseline bad can't be timed .* ZeroDivisionError"):
-            race(Contestant("yours", ours), theirs, matmul(), profile=None, rng=np.random.default_rng(0), rules=QUICK)
+            race(Contestant("yours", ours), theirs, [matmul()], profile=None, rng=np.random.default_rng(0), rules=QUICK)
 
 
 def test_race_with_a_wrong_baseline_is_no_fault_of_the_submission(base: Submission, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_race_with_a_wrong_baseline_is_no_fault_of_the_submission(base: Submissi
     with yours(tmp_path, MATMUL) as ours, yours(tmp_path / "b", WRONG["transposed"]) as bad:
         theirs = Contestant("bad", bad, trusted=True)
         with pytest.raises(InfrastructureError, match="baseline bad is wrong"):
-            race(Contestant("yours", ours), theirs, matmul(), profile=None, rng=np.random.default_rng(0), rules=QUICK)
+            race(Contestant("yours", ours), theirs, [matmul()], profile=None, rng=np.random.default_rng(0), rules=QUICK)
 
 
 def cpu_profile(**changes: float) -> HardwareProfile:
@@ -132,7 +132,7 @@ def test_race_alone_gives_a_fraction_of_the_roofline(tmp_path: Path) -> None:
     profile = cpu_profile(bandwidth_gbs=0.5)
     with yours(tmp_path, MATMUL) as submission:
         ours = Contestant("yours", submission)
-        ran = race(ours, None, matmul(128), profile=profile, rng=np.random.default_rng(0), rules=QUICK)
+        (ran,) = race(ours, None, [matmul(128)], profile=profile, rng=np.random.default_rng(0), rules=QUICK)
     assert ran.theirs is None
     assert math.isnan(ran.ratio)
     assert ran.roofline_s == pytest.approx(3 * 4 * 128**2 / 0.5e9)
@@ -145,7 +145,7 @@ def test_race_faster_than_physics_is_suspect(tmp_path: Path) -> None:
     with yours(tmp_path, MATMUL) as submission:
         ours = Contestant("yours", submission)
         profile = cpu_profile(bandwidth_gbs=1e-9)
-        ran = race(ours, None, matmul(), profile=profile, rng=np.random.default_rng(0), rules=QUICK)
+        (ran,) = race(ours, None, [matmul()], profile=profile, rng=np.random.default_rng(0), rules=QUICK)
     assert ran.verdict == "suspect"
     assert "memory and arithmetic alone" in ran.reason
 
@@ -156,7 +156,7 @@ def test_race_goes_on_while_a_threshold_lies_inside_the_interval(base: Submissio
     rules = replace(QUICK, rounds=4, retries=2)
     with yours(tmp_path, MATMUL) as submission:
         ours, theirs = Contestant("yours", submission), Contestant("base", base, trusted=True)
-        ran = race(ours, theirs, matmul(), profile=None, rng=np.random.default_rng(0), rules=rules, edges=edges)
+        (ran,) = race(ours, theirs, [matmul()], profile=None, rng=np.random.default_rng(0), rules=rules, edges=edges)
     assert ran.attempts == 3
 
 
@@ -171,16 +171,16 @@ def test_race_holds_a_slowed_baseline_against_a_submission_only_if_it_lasts(
     taken: list[int] = []
     alone = Track._alone
 
-    def timed(self: Track) -> tuple[float, ...]:
+    def timed(self: Track, second: Runner | None) -> tuple[float, ...]:
         taken.append(len(taken) // 2 + 1)
-        times = alone(self)
+        times = alone(self, second)
         return tuple(1e-9 if taken[-1] in slow_looks else 1e9 for _ in times)
 
     monkeypatch.setattr(Track, "_alone", timed)
     with yours(tmp_path, MATMUL) as submission:
         ours, theirs = Contestant("yours", submission), Contestant("base", base, trusted=True)
         rules = replace(QUICK, slowed=1.25)
-        ran = race(ours, theirs, matmul(SIZE), profile=None, rng=np.random.default_rng(0), rules=rules)
+        (ran,) = race(ours, theirs, [matmul(SIZE)], profile=None, rng=np.random.default_rng(0), rules=rules)
     # What a busy machine makes of the rest of the race, ok or noisy, isn't the subject.
     assert (ran.verdict if ran.verdict == "suspect" else "", taken[-1]) == (told, looks), ran
     if told == "suspect":
@@ -228,10 +228,10 @@ def test_race_with_a_fixed_input_and_two_outputs(source: str, right: bool, tmp_p
     with yours(tmp_path, source) as submission:
         ours = Contestant("yours", submission)
         if right:
-            race(ours, None, gather(), profile=None, rng=np.random.default_rng(0), rules=QUICK)
+            race(ours, None, [gather()], profile=None, rng=np.random.default_rng(0), rules=QUICK)
         else:
             with pytest.raises(WrongOutput, match="wrong rows"):
-                race(ours, None, gather(), profile=None, rng=np.random.default_rng(0), rules=QUICK)
+                race(ours, None, [gather()], profile=None, rng=np.random.default_rng(0), rules=QUICK)
 
 
 # The parts

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-import time
 import weakref
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ import pytest
 
 from grader.worker.calls import RaisedError
 from grader.worker.guards import ContractError
-from grader.worker.timing import ArrayMemory, Spec, Timer, busy_threads, open_timer, thread_times
+from grader.worker.timing import ArrayMemory, Call, FunctionCall, Spec, Timer, Timers
 
 
 def spec(name: str, kind: str = "normal", value: Any = None, cotangent: bool = False) -> Spec:
@@ -25,16 +23,16 @@ class Gate:
 
     def __init__(self, picks: list[Any] | None = None) -> None:
         self.seen: list[str] = []
-        self.took = self.threads = -1
+        self.took = -1
         self._picks = picks or []
 
     def go(self) -> bool:
         self.seen.append("go")
         return True
 
-    def done(self, took: int, threads: int) -> list[Any]:
+    def done(self, took: int) -> list[Any]:
         self.seen.append("done")
-        self.took, self.threads = took, threads
+        self.took = took
         return self._picks
 
 
@@ -45,9 +43,9 @@ class Logging(ArrayMemory):
         super().__init__(np.random.default_rng(0).standard_normal(101, dtype=np.float32), 64)
         self.log = log
 
-    def fill(self, target: Any, spec: Spec, offset: int, signs: Any) -> None:
+    def fill(self, target: Any, spec: Spec, offset: int, pattern: Any) -> None:
         self.log.append(f"fill {spec.name}")
-        super().fill(target, spec, offset, signs)
+        super().fill(target, spec, offset, pattern)
 
     def wait(self) -> None:
         self.log.append("wait")
@@ -63,8 +61,15 @@ class Logging(ArrayMemory):
         return [cotangents[0] + 0 for _ in leaves]
 
 
-def timer(function: Any, specs: list[Spec], memory: ArrayMemory, mode: str = "call") -> Timer:
-    return Timer(function, specs, {}, memory, mode=mode, graph=False, threads=0)
+def timer(
+    function: Any, specs: list[Spec], memory: ArrayMemory, *, backward: bool = False, graph: bool = False
+) -> Timer:
+    shared = {spec.name: memory.fixed(spec) for spec in specs if spec.kind == "fixed"}
+
+    def make() -> Call:
+        return FunctionCall(function, specs, shared, memory, backward=backward)
+
+    return Timer(make, specs, memory, graph=graph)
 
 
 def draw(calls: int, inputs: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -87,8 +92,7 @@ def test_window_fills_settles_waits_and_only_then_goes() -> None:
     assert rows[0][0].shape == (1, 2)
 
 
-@pytest.mark.parametrize("mode", ["backward", "forward_backward"])
-def test_window_of_a_backward_pass_hides_the_cotangents_from_an_earlier_forward(mode: str) -> None:
+def test_window_of_a_backward_pass_hides_the_cotangents_from_the_forward_before_it() -> None:
     log: list[str] = []
     gate = Gate()
     gate.seen = log
@@ -97,12 +101,47 @@ def test_window_of_a_backward_pass_hides_the_cotangents_from_an_earlier_forward(
         log.append("forward")
         return x + 0
 
-    timer(identity, [spec("x"), spec("do", cotangent=True)], Logging(log), mode).window(*draw(1, 2), gate)
-    first, last = log.index("go"), log.index("done")
-    assert (first < log.index("forward") < last) is (mode == "forward_backward")
-    assert first < log.index("backward") < last
-    if mode == "backward":
-        assert log.index("forward") < log.index("fill do") < first
+    timer(identity, [spec("x"), spec("do", cotangent=True)], Logging(log), backward=True).window(*draw(1, 2), gate)
+    order = [log.index(name) for name in ("forward", "fill do", "settle", "go", "backward", "done")]
+    assert order == sorted(order)
+
+
+class Capturing(Logging):
+    """Captures as a GPU does: what it was given runs at each replay and not when it's captured."""
+
+    def captured(self, parts: Sequence[Any]) -> list[Any]:
+        self.log.append("capture")
+        return list(parts)
+
+
+def test_window_from_a_graph_runs_every_call_once_before_it_is_captured_and_captures_each_size_once() -> None:
+    log: list[str] = []
+
+    def double(x: Any) -> Any:
+        log.append("call")
+        return 2 * x
+
+    opened = timer(double, [spec("x")], Capturing(log), graph=True)
+    opened.window(*draw(2, 1), Gate())
+    first = [entry for entry in log if entry in ("call", "capture")]
+    assert first == ["call", "call", "capture", "call", "call"]
+    for calls in (4, 2, 4):
+        opened.window(*draw(calls, 1), Gate())
+    assert log.count("capture") == 2
+
+
+def test_check_tells_what_a_call_wrote_outside_of_its_tensors() -> None:
+    class Spilling(FunctionCall):
+        def spilled(self) -> str:
+            return "A kernel wrote outside."
+
+    memory = Logging([])
+    opened = Timer(
+        lambda: Spilling(lambda x: x + 1, [spec("x")], {}, memory, backward=False), [spec("x")], memory, graph=False
+    )
+    opened.window(*draw(1, 1), Gate())
+    with pytest.raises(ContractError, match="wrote outside"):
+        opened.check()
 
 
 def test_window_gives_every_call_memory_and_values_of_its_own() -> None:
@@ -165,57 +204,6 @@ def test_window_whose_outputs_lack_the_picked_rows_is_refused(pick: Any, said: s
         timer(lambda x: x + 1, [spec("x")], Logging([])).window(*draw(1, 1), Gate([pick]))
 
 
-@pytest.mark.parametrize(
-    ("count", "after", "busy"),
-    [
-        (0, {}, 0),
-        (2, {7: 1000, 8: 5000}, 0),
-        (2, {7: 1000, 8: 5_000_000}, 1),
-        # One that began in the window and worked; one that isn't registered, or whose time nobody tells.
-        (3, {7: 1000, 8: 5000, 9: 900_000}, 1),
-        (3, {7: 1000, 8: 5000}, 1),
-        (1, {7: 1000, 8: 5000}, 0),
-    ],
-)
-def test_busy_threads_are_those_that_cannot_show_that_they_waited(count: int, after: dict[int, int], busy: int) -> None:
-    assert busy_threads(count, {7: 1000, 8: 4000}, after, took=10_000_000) == busy
-
-
-def test_window_tells_busy_threads_of_the_submission_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pool that waits, as torch.compile leaves one behind, is no evidence; what works beside the call is."""
-    times = iter([{7: 10, 8: 10}, {7: 10**12, 8: 10}])
-    monkeypatch.setattr("grader.worker.timing._count_threads", lambda: 3)
-    monkeypatch.setattr("grader.worker.timing.thread_times", lambda: next(times))
-    gate = Gate()
-    opened = Timer(lambda x: x + 1, [spec("x")], {}, Logging([]), mode="call", graph=False, threads=1)
-    opened.window(*draw(2, 1), gate)
-    assert gate.threads == 2  # the one that worked, and one that isn't registered
-
-
-@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux's count of a thread's time")
-def test_thread_times_tell_who_worked() -> None:
-    working, release = threading.Event(), threading.Event()
-
-    def works() -> None:
-        end = time.thread_time() + 0.05
-        while time.thread_time() < end:
-            pass
-        working.set()
-        release.wait()
-
-    threads = [threading.Thread(target=release.wait, daemon=True), threading.Thread(target=works, daemon=True)]
-    for thread in threads:
-        thread.start()
-    working.wait()
-    try:
-        found = thread_times()
-    finally:
-        release.set()
-    waiting, worked = (found[thread.native_id or 0] for thread in threads)
-    assert worked >= 0.04e9
-    assert waiting < worked
-
-
 def test_window_tells_a_submissions_exception_as_its_own() -> None:
     def fails(x: Any) -> Any:
         raise KeyError("x")
@@ -225,22 +213,26 @@ def test_window_tells_a_submissions_exception_as_its_own() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_open_timer_takes_the_request_of_the_judge() -> None:
+def test_timers_take_the_requests_of_the_judge() -> None:
     from speed_toys import matmul
 
     from grader.judge.speed.draws import Block, Draw, open_request
 
     workload = matmul(8)
-    block = Block.draw(np.random.default_rng(0), workload)
-    body = open_request(workload, block, flush_bytes=64, kwargs={})
-    opened = open_timer(lambda a, b: a @ b, body, runtime="numpy", device="cpu", threads=0)
+    block = Block.draw(np.random.default_rng(0), [workload])
+    timers = Timers("numpy", "cpu", lambda body: {"product": lambda a, b: a @ b}[body["function"]])
+    timers.begin(block.normals, 64)
+    assert timers.open(1, **open_request(workload, module="answer", function="product", kwargs={})) == 0
     drawn = Draw.make(np.random.default_rng(1), block, workload.inputs, 2)
+    assert timers.warm(1, drawn.offsets, drawn.signs)[1:] == [None, None]
     picks = workload.oracle.choose(np.random.default_rng(2))
     gate = Gate([[1, [[output, rows] for output, rows in picks.items()]]])
-    ((rows,),) = opened.window(drawn.offsets, drawn.signs, gate)
+    ((rows,),) = timers.window(1, drawn.offsets, drawn.signs, gate)
     assert workload.oracle.problem(drawn.call(1), picks, {0: rows}) == ""
     assert workload.oracle.problem(drawn.call(0), picks, {0: rows}) != ""
-    opened.close()
+    timers.end()
+    with pytest.raises(KeyError):
+        timers.check(1)
 
 
 def test_close_lets_inputs_and_outputs_go_before_the_memory_is_given_back() -> None:

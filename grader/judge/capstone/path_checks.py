@@ -208,7 +208,7 @@ def _functions(capstone: Capstone) -> Iterator[tuple[str, str]]:
 def _time_ms(judge: Judge, submission: Submission, shape: CapstoneShape, function: str, capstone: Capstone) -> float:
     workload = rerun.workload(capstone.path, shape, function, submission.device)
     try:
-        ran = race(Contestant("yours", submission), None, workload, profile=judge.profile, rng=judge.rng())
+        (ran,) = race(Contestant("yours", submission), None, [workload], profile=judge.profile, rng=judge.rng())
     except WrongOutput as error:
         judge.fail(str(error))
     if ran.reason:

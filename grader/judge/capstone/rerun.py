@@ -80,7 +80,6 @@ def workload(path: ChangedPath, shape: CapstoneShape, function: str, device: str
             oracle=StepRows(shape, rotary, tokens),
             module=path.module,
             kwargs={"rotary_base": rotary.base, "rotary_dim": rotary.dim, "interleaved": rotary.interleaved},
-            graph=True,
         )
     timed = MaskedShape(*q[:2], shape.kv_heads, *q[2:3], shape.seq_k, shape.head_dim, shape.dtype, mask=shape.visible)
     options = {
@@ -98,6 +97,7 @@ def workload(path: ChangedPath, shape: CapstoneShape, function: str, device: str
         oracle=AttentionRows(timed, with_lse=False),
         module=path.module,
         kwargs=options,
+        graph=False,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from grader.judge import speed
 from grader.judge.decode.attending import FUNCTION, MODULE
 from grader.judge.speed.decode import DecodeShape, decode
-from grader.judge.speed.model import Interval, Race, Rules
+from grader.judge.speed.model import Interval, Rules, Workload
 
 if TYPE_CHECKING:
     from grader.judge.recorder import Judge
@@ -26,7 +26,7 @@ def judge_bandwidth(
     Raises:
         what `judge` raises: too slow, inconclusive, pending, or in need of a review. WorkerFailure: a call failed.
     """
-    races = [_timed(judge, submission, shape, rules) for shape in shapes]
+    races = speed.alone(judge, submission, [_workload(judge, shape) for shape in shapes], rules=rules)
     measured = judge.profile.measured
     if measured is not None:
         for shape, race in zip(shapes, races, strict=True):
@@ -41,8 +41,8 @@ def judge_paging(judge: Judge, submission: Submission, shape: DecodeShape, rules
     Raises:
         what `judge` raises: too slow, inconclusive, pending, or in need of a review. WorkerFailure: a call failed.
     """
-    contiguous = _timed(judge, submission, replace(shape, page_size=shape.context), rules)
-    paged = _timed(judge, submission, shape, rules)
+    workloads = [_workload(judge, each) for each in (replace(shape, page_size=shape.context), shape)]
+    contiguous, paged = speed.alone(judge, submission, workloads, rules=rules)
     ratio = quotient(contiguous.ours.seconds, paged.ours.seconds)
     speed.award(judge, (contiguous, paged), {"ratio": ratio}, "paged against contiguous caches")
 
@@ -52,9 +52,8 @@ def quotient(above: Interval, below: Interval) -> Interval:
     return Interval(above.value / below.value, above.low / below.high, above.high / below.low)
 
 
-def _timed(judge: Judge, submission: Submission, shape: DecodeShape, rules: Rules | None) -> Race:
+def _workload(judge: Judge, shape: DecodeShape) -> Workload:
     paged = shape.page_size < shape.context
     table = shape.table(judge.rng() if paged else None)
     label = "paged" if paged else "contiguous"
-    workload = decode(shape, table, function=FUNCTION, module=MODULE, label=label)
-    return speed.alone(judge, submission, workload, rules=rules)
+    return decode(shape, table, function=FUNCTION, module=MODULE, label=label)

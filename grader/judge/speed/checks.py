@@ -1,6 +1,6 @@
 """What a lab's speed check calls: race the submission against a named baseline, and award what the races show.
 
-races = [speed.against(judge, submission, workload, baseline="sdpa_flash") for workload in workloads]
+races = speed.against(judge, submission, workloads, baseline="sdpa_flash")
 speed.settle(judge, races, "against SDPA flash")
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from grader.baselines import Absent, Operation, find, open_baseline
@@ -32,19 +31,21 @@ SUSPECT = (
 def against(
     judge: Judge,
     submission: Submission,
-    workload: Workload,
+    workloads: Sequence[Workload],
     *,
     baseline: str,
     operation: Operation = "forward",
     rules: Rules | None = None,
-) -> Race:
-    """Race the submission against a baseline, and put what was seen into the report.
+) -> list[Race]:
+    """Race the submission against a baseline at each workload, and put what was seen into the report.
 
     Raises:
         what `judge` raises: the baseline can't run here (`skip`), a timed call's output is wrong (`fail`), or the
         numbers can't be true (`suspect`). WorkerFailure: the submission failed. InfrastructureError: the baseline did.
     """
-    found = find(baseline, operation, submission.device, dtype=workload.dtype, sm=judge.profile.sm)
+    dtypes = sorted({workload.dtype for workload in workloads})
+    candidates = [find(baseline, operation, submission.device, dtype=dtype, sm=judge.profile.sm) for dtype in dtypes]
+    found = next((each for each in candidates if isinstance(each, Absent)), candidates[0])
     if isinstance(found, Absent):
         judge.skip(f"the baseline {found.name} can't run here: {found.reason}")
     with open_baseline(found, submission.isolation, submission.device) as peer:
@@ -55,31 +56,34 @@ def against(
             module=found.module,
             trusted=True,
         )
-        return _raced(judge, Contestant(OURS, submission), theirs, workload, rules)
+        return _raced(judge, Contestant(OURS, submission), theirs, workloads, rules)
 
 
-def alone(judge: Judge, submission: Submission, workload: Workload, *, rules: Rules | None = None) -> Race:
+def alone(
+    judge: Judge, submission: Submission, workloads: Sequence[Workload], *, rules: Rules | None = None
+) -> list[Race]:
     """Time the submission by itself, for a fraction of the roofline; otherwise as `against`."""
-    return _raced(judge, Contestant(OURS, submission), None, workload, rules)
+    return _raced(judge, Contestant(OURS, submission), None, workloads, rules)
 
 
-def _raced(judge: Judge, ours: Contestant, theirs: Contestant | None, workload: Workload, rules: Rules | None) -> Race:
+def _raced(
+    judge: Judge, ours: Contestant, theirs: Contestant | None, workloads: Sequence[Workload], rules: Rules | None
+) -> list[Race]:
     bands = bands_of(judge)
     wanted: Metric = "ratio" if theirs is not None else "fraction"
     edges = (bands.least, bands.full) if bands.metric == wanted else ()
-    # A launcher may choose by the shape, so the checks at other shapes don't speak for this one.
-    ours = replace(ours, kernels=ours.submission.lab.runtime == "triton")
     try:
-        ran = race(ours, theirs, workload, profile=judge.profile, rng=judge.rng(), rules=rules, edges=edges)
+        races = race(ours, theirs, workloads, profile=judge.profile, rng=judge.rng(), rules=rules, edges=edges)
     except WrongOutput as error:
         judge.fail(str(error))
-    record(judge, ran)
-    # Where the shape lies on the roofline, for the student's page.
-    judge.measure(f"{ran.label}: tflops", round(workload.flops / ran.ours.seconds.value / 1e12, 6))
-    judge.measure(f"{ran.label}: intensity", round(workload.flops / workload.bytes, 3))
-    if ran.verdict == "suspect":
+    for workload, ran in zip(workloads, races, strict=True):
+        record(judge, ran)
+        # Where the shape lies on the roofline, for the student's page.
+        judge.measure(f"{ran.label}: tflops", round(workload.flops / ran.ours.seconds.value / 1e12, 6))
+        judge.measure(f"{ran.label}: intensity", round(workload.flops / workload.bytes, 3))
+    if any(ran.verdict == "suspect" for ran in races):
         judge.suspect(SUSPECT)
-    return ran
+    return races
 
 
 def record(judge: Judge, ran: Race) -> None:
@@ -93,6 +97,11 @@ def record(judge: Judge, ran: Race) -> None:
         judge.measure(f"{prefix}{timing.name} windows x calls", f"{timing.windows} x {timing.calls}")
         if timing.outside is not None:
             judge.measure(f"{prefix}{timing.name} outside_ms", round(timing.outside.value * 1e3, 5))
+        if timing.launches is not None and timing.operations is not None:
+            judge.measure(f"{prefix}launches", timing.launches)
+            judge.measure(f"{prefix}device operations", timing.operations)
+        for number, text in enumerate(timing.tuned, start=1):
+            judge.measure(f"{prefix}tuned {number}", text)
     if ran.theirs is not None:
         judge.measure(f"{prefix}ratio", [round(value, 4) for value in (ran.ratio, ran.low, ran.high)])
     if ran.fraction is not None:

@@ -127,5 +127,4 @@ def decode(
         oracle=DecodeRows(shape, table),
         module=module,
         kwargs=kwargs,
-        graph=True,
     )

@@ -7,6 +7,7 @@ device before a window (`grader/worker/timing.py`); here only the slices that ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +28,9 @@ class Block:
     normals: Array
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, workload: Workload) -> Block:
-        """A block for a workload: twice its largest input where that isn't too much, so that calls differ."""
-        largest = max((spec.size for spec in workload.inputs), default=1)
+    def draw(cls, rng: np.random.Generator, workloads: Sequence[Workload]) -> Block:
+        """A block for workloads: twice their largest input where that isn't too much, so that calls differ."""
+        largest = max((spec.size for workload in workloads for spec in workload.inputs), default=1)
         period = min(max(2 * largest + 1, SHORTEST_PERIOD), LONGEST_PERIOD)
         return cls(rng.standard_normal(period, dtype=np.float32))
 
@@ -107,8 +108,8 @@ class DrawnCall:
         return round_to(values, spec.dtype).astype(np.float64)
 
 
-def open_request(workload: Workload, block: Block, *, flush_bytes: int, **named: Any) -> dict[str, Any]:
-    """The body of the request that opens a timer; `named` holds module, function and kwargs."""
+def open_request(workload: Workload, **named: Any) -> dict[str, Any]:
+    """The body of the request that opens a timer; `named` holds what is timed: a function or a tape."""
     return {
         **named,
         "inputs": [
@@ -125,8 +126,7 @@ def open_request(workload: Workload, block: Block, *, flush_bytes: int, **named:
             }
             for spec in workload.inputs
         ],
-        "block": block.normals,
-        "flush_bytes": flush_bytes,
         "mode": workload.mode,
         "graph": workload.graph,
+        "mutable": list(workload.mutable),
     }

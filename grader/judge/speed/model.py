@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Verdict = Literal["ok", "noisy", "unclear", "suspect"]
-Mode = Literal["call", "backward", "forward_backward"]
+Mode = Literal["call", "backward"]
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,10 @@ class Rules:
         blur: half the width of the view from outside over its value or the claim, from which it can't tell true claims
             from false.
             On an H200 it was 0.07 at most in 108 timings.
-        latency_s: what the messages around a window may cost.
         slowed: a baseline slower by this factor beside the submission than alone is suspect, if it's so every time
             that it is looked at (`verdict.LASTING` times).
         max_spread: half an interval's width over its middle, from which the race is noisy.
-        alone: windows of the baseline before the submission's worker starts, and after it has ended.
+        alone: windows of the baseline before the first round, and after the last.
         verified: calls of every window whose outputs are read. checked: how many of those are checked, by chance.
         memory_part: part of the device's memory that one contestant's inputs and outputs may take.
         max_calls: calls in the largest window.
@@ -60,7 +59,6 @@ class Rules:
     placement: float = 0.005
     claim_floor: float = 0.8
     blur: float = 0.5
-    latency_s: float = 0.001
     slowed: float = 1.25
     max_spread: float = 0.05
     alone: int = 8
@@ -140,11 +138,11 @@ class Workload:
         output_bytes: of one call's outputs.
         dtype: whose peak rate bounds the FLOPs.
         oracle: checks rows of the outputs; see `OutputOracle`.
-        mode: ``call`` times the function; ``backward`` the gradients of a call made before the window;
-            ``forward_backward`` both in the window, which leaves no work a place outside of it. The outputs that are
-            checked are then the gradients by the inputs with `requires_grad`, in order.
-        graph: capture the window's calls in a CUDA graph and time its replay: for calls so short that launching them
-            would be what is measured. On a CPU the calls are made one by one.
+        mode: ``call`` times the function; ``backward`` the gradients of a call made before the window, and the outputs
+            that are checked are the gradients by the inputs with `requires_grad`, in order.
+        graph: on a GPU, capture the window's calls in a CUDA graph and time its replay. Without, the calls are made one
+            by one, as they always are on a CPU: for Python that reads what the device holds.
+        mutable: inputs that the call may change.
     """
 
     label: str
@@ -158,18 +156,20 @@ class Workload:
     module: str | None = None
     kwargs: dict[str, Any] = field(default_factory=dict)
     mode: Mode = "call"
-    graph: bool = False
+    graph: bool = True
+    mutable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Contestant:
     """Whose function is timed: an opened submission, or a baseline's trusted module behind the same worker code.
 
+    A function that the submission records (`Submission.recording`) is timed as its tape in the executor.
+
     Attributes:
         name: for messages, e.g. ``yours`` or ``sdpa_flash``.
         function, module, kwargs: in place of the workload's, where they differ.
         trusted: a baseline; its outputs are checked too, but what it does is never suspect.
-        kernels: what is timed must be Triton kernels' work, no library's. Needs a lab whose runtime is Triton.
     """
 
     name: str
@@ -178,7 +178,6 @@ class Contestant:
     module: str | None = None
     kwargs: dict[str, Any] | None = None
     trusted: bool = False
-    kernels: bool = False
 
 
 @dataclass(frozen=True)
@@ -201,6 +200,8 @@ class Timing:
         seconds: of one call, by the worker's own clock: median over the windows and its interval.
         iqr_s: interquartile range of the windows' values. windows: their number. calls: calls in each.
         outside: (T_2n - T_n) / n by the judge's clock, seconds a call; None where it wasn't taken.
+        launches, operations: kernel launches and device operations of one call; None where they aren't known.
+        tuned: what was chosen of each launch's candidates, as text.
     """
 
     name: str
@@ -209,6 +210,9 @@ class Timing:
     windows: int
     calls: int
     outside: Interval | None
+    launches: int | None = None
+    operations: int | None = None
+    tuned: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

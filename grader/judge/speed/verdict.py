@@ -18,18 +18,12 @@ from grader.judge.speed.model import Interval, Rules, Timing, Verdict
 
 @dataclass(frozen=True)
 class WindowTimes:
-    """One window's times: `calls` made, seconds by the worker's clock and by the judge's.
-
-    Attributes:
-        aside_s: by the judge's clock, what the worker took beside the window: to put the values in place, and to read
-            what was asked for. 0 where that isn't the same work for every contestant.
-    """
+    """One window's times: `calls` made, seconds by the worker's clock and by the judge's."""
 
     round: int
     calls: int
     claimed_s: float
     outside_s: float
-    aside_s: float = 0.0
 
     @property
     def call_s(self) -> float:
@@ -42,14 +36,12 @@ class Heat:
 
     Attributes:
         single, double: windows of n and of 2n calls.
-        threads: Python threads of its own that did something, in more than a tenth of the windows.
         trusted: see `Contestant`.
     """
 
     name: str
     single: tuple[WindowTimes, ...]
     double: tuple[WindowTimes, ...]
-    threads: int = 0
     trusted: bool = False
 
 
@@ -63,8 +55,8 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Alone:
-    """The baseline's claimed seconds a call, one a window, while no worker of the submission lived: before it, and
-    after it, when the card is as warm as it was in the race."""
+    """The baseline's claimed seconds a call, one a window, while nothing of the submission ran: before the rounds, and
+    after them, when the card is as warm as it was in the race."""
 
     before: tuple[float, ...] = ()
     after: tuple[float, ...] = ()
@@ -76,12 +68,11 @@ class Finding:
 
     Attributes:
         kind: ``claim``: below the view from outside. ``blur``: that view is too wide to tell. ``floor``: below what
-            physics allows. ``threads``: Python threads besides the timed call. ``slowed``: the baseline beside the
-            submission. ``spread``, ``disturbed``: noise.
+            physics allows. ``slowed``: the baseline beside the submission. ``spread``, ``disturbed``: noise.
         grave: the numbers can't be true.
     """
 
-    kind: Literal["claim", "blur", "floor", "threads", "slowed", "spread", "disturbed"]
+    kind: Literal["claim", "blur", "floor", "slowed", "spread", "disturbed"]
     grave: bool
     text: str
 
@@ -180,7 +171,7 @@ def findings(attempt: Attempt, rules: Rules, floor_s: float) -> list[Finding]:
     Args:
         floor_s: no call can take less on this device; 0 where that isn't known.
     """
-    found = _of_contestant(attempt.ours, rules, floor_s) + _hidden(attempt, rules) + _aside(attempt, rules)
+    found = _of_contestant(attempt.ours, rules, floor_s)
     if attempt.theirs is not None:
         found += _of_contestant(attempt.theirs, rules, floor_s)
         ratios = median_interval(round_ratios(attempt.ours, attempt.theirs), rules.confidence)
@@ -199,9 +190,6 @@ def _of_contestant(heat: Heat, rules: Rules, floor_s: float) -> list[Finding]:
     if claim < floor_s:
         needed = f"memory and arithmetic alone need {floor_s * 1e3:.4f} ms"
         found.append(Finding("disturbed" if heat.trusted else "floor", not heat.trusted, f"{claims}; {needed}"))
-    if heat.threads > 0 and not heat.trusted:
-        text = f"{heat.name}: {heat.threads} Python threads of its own at work during its windows"
-        found.append(Finding("threads", True, text))
     view = outside_view(heat, CROSS_CONFIDENCE)
     if view is None:
         return found
@@ -220,58 +208,10 @@ def _of_contestant(heat: Heat, rules: Rules, floor_s: float) -> list[Finding]:
 def _explained(heat: Heat, view: Interval, rules: Rules) -> bool:
     """Whether the worker's own clock, too, says that the second half of a longer window is slower.
 
-    It is where more memory is touched than fits a cache, or than the process had from the system. A clock that is
-    forged to say so must still account for all the time of the short windows: see `_hidden`.
+    It is where more memory is touched than fits a cache, or than the process had from the system.
     """
     inside = _difference(heat, lambda window: window.claimed_s, CROSS_CONFIDENCE)
     return inside is not None and rules.claim_floor <= inside.value / view.value <= 1.0 / rules.claim_floor
-
-
-def _hidden(attempt: Attempt, rules: Rules) -> list[Finding]:
-    """Time of ours between the judge's two messages that its own clock doesn't tell of.
-
-    A worker that is late with its answers after windows of n calls makes (T_2n - T_n) / n as small as it likes; but
-    then it's late. What messages cost by themselves is seen at the baseline's worker.
-    """
-    ours = attempt.ours
-    hidden = median_interval([window.outside_s - window.claimed_s for window in ours.single], CROSS_CONFIDENCE)
-    usual = rules.latency_s
-    if attempt.theirs is not None:
-        theirs = [window.outside_s - window.claimed_s for window in attempt.theirs.single]
-        usual = max(usual, median_interval(theirs, CROSS_CONFIDENCE).high)
-    claim = float(np.median([window.claimed_s for window in ours.single]))
-    allowed = usual + claim * (1.0 / rules.claim_floor - 1.0)
-    text = (
-        f"{ours.name}: {claim * 1e3:.4f} ms a window by its own clock, and {hidden.value * 1e3:.4f} ms more from "
-        f"outside; messages take {usual * 1e3:.4f} ms"
-    )
-    return _above(hidden, allowed, "claim", text)
-
-
-def _aside(attempt: Attempt, rules: Rules) -> list[Finding]:
-    """Time of ours before and after its windows that the baseline's worker doesn't need.
-
-    Once a draw is there, the answers can be worked out before the window begins, or those few that were asked for when
-    it's over. Values are put in place and rows are read by the same code in both workers.
-    """
-    ours, theirs = attempt.ours, attempt.theirs
-    if theirs is None or not ours.single or not theirs.single:
-        return []
-    calls = ours.single[0].calls
-    seen = median_interval([window.aside_s for window in ours.single], CROSS_CONFIDENCE)
-    usual = min(
-        median_interval([window.aside_s for window in windows], CROSS_CONFIDENCE).high
-        * max(1.0, calls / windows[0].calls)  # more than in proportion it doesn't grow
-        for windows in (theirs.single, theirs.double)
-        if windows
-    )
-    claim = float(np.median([window.claimed_s for window in ours.single]))
-    allowed = (usual + claim) / rules.claim_floor - claim + rules.latency_s
-    text = (
-        f"{ours.name}: {seen.value * 1e3:.4f} ms beside a window of {claim * 1e3:.4f} ms, where the baseline's worker "
-        f"takes {usual * 1e3:.4f} ms"
-    )
-    return _above(seen, allowed, "claim", text)
 
 
 def slowed(attempts: Sequence[Attempt], alone: Alone, rules: Rules) -> list[Finding]:
@@ -287,12 +227,8 @@ def slowed(attempts: Sequence[Attempt], alone: Alone, rules: Rules) -> list[Find
     slowest = max(phases, key=lambda phase: phase.value)
     beside = median_interval(times, rules.confidence)
     text = f"the baseline: {beside.value * 1e3:.4f} ms a call beside the submission, {slowest.value * 1e3:.4f} ms alone"
-    return _above(beside, rules.slowed * slowest.value, "slowed", text)
-
-
-def _above(seen: Interval, allowed: float, kind: Literal["claim", "slowed"], text: str) -> list[Finding]:
-    """A finding where a time is above what is allowed; grave where its whole interval is."""
-    return [Finding(kind, seen.low > allowed, text)] if seen.value > allowed else []
+    allowed = rules.slowed * slowest.value
+    return [Finding("slowed", beside.low > allowed, text)] if beside.value > allowed else []
 
 
 def _spread(what: str, interval: Interval, rules: Rules) -> list[Finding]:

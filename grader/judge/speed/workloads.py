@@ -15,20 +15,20 @@ from grader.worker.wire import ITEM_SIZES
 
 LEAST_S = 0.3e-3
 """At 30 to 50 us a call the ratio's CV was 30 % on an H200, and the view from outside was off by up to 3x."""
-REACHED: dict[Mode, float] = {"call": 0.7, "backward": 0.55, "forward_backward": 0.55}
+REACHED: dict[Mode, float] = {"call": 0.7, "backward": 0.55}
 """Part of a card's peak that the fastest attention kernels reach: 0.73 on an H200, published 0.75 on an H100. Backwards
 at the lengths that are graded: 0.49 to 0.54 at 2048 on an H200, 0.61 at 4096 (`benchmarks/results/lab07_h200`)."""
 CALL_PART = 1 / 32
 """Part of a card's memory that one call's tensors may take; a window has several, of two contestants."""
 
-_DIRECTIONS: dict[Mode, Direction] = {"call": "forward", "backward": "backward", "forward_backward": "both"}
+_DIRECTIONS: dict[Mode, Direction] = {"call": "forward", "backward": "backward"}
 
 
 def attention(shape: AttentionShape, *, function: str, mode: Mode = "call", module: str | None = None) -> Workload:
     """`function(q, k, v, causal=…)` at a shape, or its gradients.
 
     Args:
-        function: returns O, or (O, LSE); in the modes with a backward pass it's differentiable.
+        function: returns O, or (O, LSE); in mode ``backward`` it's differentiable.
 
     Raises:
         ValueError: the shape has a window, which a baseline may not know.
