@@ -32,11 +32,13 @@ class KernelReport:
         capability: 90 for compute capability 9.0.
         registers: registers a thread.
         spill_bytes: stack and local memory a thread; Triton puts nothing else there, so they are spilled registers.
+        loop_spills: loads and stores of that memory that stand inside a loop of the code.
         shared_bytes: shared memory a block, dynamic and static.
         instructions: SASS opcode → how often it stands in the code, not how often it runs.
         error: why there is no binary; None when there is one.
         phase: ``forward``, or ``backward`` for launches of an autograd Function's backward.
         autotuned: the launch is one of several configurations of `@triton.autotune`.
+        choice, candidate: which of the call's autotuned launches it is of, and which configuration; None for others.
         num_warps: warps a block.
     """
 
@@ -51,6 +53,9 @@ class KernelReport:
     phase: str = "forward"
     autotuned: bool = False
     num_warps: int = 4
+    loop_spills: int = 0
+    choice: int | None = None
+    candidate: int | None = None
 
     def count(self, *opcodes: str) -> int:
         """How often any of the opcodes stands in the code."""
@@ -137,6 +142,9 @@ def _report(table: dict[str, Any]) -> KernelReport:
         phase=_text(table["phase"]),
         autotuned=bool(table["autotuned"]),
         num_warps=_count(table["num_warps"]),
+        loop_spills=_count(table["loop_spills"]),
+        choice=None if table["choice"] is None else _count(table["choice"]),
+        candidate=None if table["candidate"] is None else _count(table["candidate"]),
     )
 
 

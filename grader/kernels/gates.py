@@ -1,8 +1,8 @@
-"""What a kernel's machine code must show on a card: no spills, shared memory fits, tensor cores, async copies."""
+"""What a kernel's code must show on a card: shared memory fits, no spills that cost, tensor cores, async copies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grader.kernels.compile import KernelReport
@@ -14,6 +14,8 @@ BLACKWELL_MMA = ("UTCHMMA", "UTCQMMA", "UTCIMMA", "UTCOMMA", "UTCMMA")
 ASYNC_COPIES = ("LDGSTS", "UTMALDG", "UBLKCP")
 MAX_REGISTERS = 255
 """A thread has at most 255 registers on every card of these profiles; beyond that the compiler spills."""
+MAX_SPILL_BYTES = 64
+"""Spilled bytes a thread that cost next to nothing where they stand outside of loops: 16 registers, once a program."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +70,15 @@ def gate(
                 f"{_kib(allowed)}. Take smaller tiles or fewer num_stages.",
             )
         )
-    if no_spills and report.spill_bytes:
+    if no_spills and spills(report):
+        inside = f", {report.loop_spills} of them inside a loop" if report.loop_spills else ""
         failures.append(
             GateFailure(
                 "spills",
-                f"{place} spills {report.spill_bytes} bytes a thread to local memory "
-                f"({report.count('STL')} stores, {report.count('LDL')} loads in the code); allowed are 0. Take a "
-                "smaller tile, or spread it over more warps (num_warps).",
+                f"{place} spills {report.spill_bytes} bytes a thread to local memory ({report.count('STL')} stores and "
+                f"{report.count('LDL')} loads in the code{inside}); allowed are none inside a loop, and "
+                f"{MAX_SPILL_BYTES} bytes outside of loops. Take a smaller tile, or spread it over more warps "
+                "(num_warps).",
             )
         )
     if report.registers > max_registers:
@@ -116,12 +120,14 @@ def gate_all(
 ) -> list[GateFailure]:
     """Failures of every report that is of the profile's capability.
 
-    A configuration of `@triton.autotune` that doesn't fit into shared memory is never chosen on a GPU: Triton drops it.
-    So it is left out here as well, as long as another configuration of the same kernel fits.
+    A configuration of `@triton.autotune` that doesn't compile, doesn't fit into shared memory or spills is never
+    chosen, as long as another configuration of the same launch does better; so it is left out here as well.
     """
     mine = [report for report in reports if report.capability == profile.sm]
     failures: list[GateFailure] = []
-    for report in _candidates(mine, profile):
+    for report in mine:
+        if _dropped(report, mine, profile, no_spills):
+            continue
         failures += gate(
             report,
             profile,
@@ -133,13 +139,39 @@ def gate_all(
     return failures
 
 
-def _candidates(reports: Sequence[KernelReport], profile: HardwareProfile) -> Iterable[KernelReport]:
-    limit = profile.shared_kib_per_block * 1024
-    fitting = {r.kernel for r in reports if r.autotuned and r.error is None and r.shared_bytes <= limit}
-    for report in reports:
-        dropped = report.autotuned and report.error is None and report.shared_bytes > limit
-        if not (dropped and report.kernel in fitting):
-            yield report
+def survivors(
+    reports: Sequence[KernelReport], profile: HardwareProfile, *, no_spills: bool = True
+) -> dict[int, list[int]]:
+    """Candidates that aren't dropped, by the number of their choice; the executor takes one of these.
+
+    Where none fits, all are left: the failures say why none can run.
+    """
+    mine = [report for report in reports if report.capability == profile.sm]
+    found: dict[int, list[int]] = {}
+    for report in mine:
+        if report.choice is not None and report.candidate is not None:
+            kept = found.setdefault(report.choice, [])
+            if not _dropped(report, mine, profile, no_spills):
+                kept.append(report.candidate)
+    return {choice: sorted(candidates) for choice, candidates in found.items()}
+
+
+def spills(report: KernelReport) -> bool:
+    """Whether spilled registers cost something: inside a loop, or many of them."""
+    touched = report.count("STL", "LDL") > 0
+    return report.loop_spills > 0 or (touched and report.spill_bytes > MAX_SPILL_BYTES)
+
+
+def _dropped(report: KernelReport, reports: Sequence[KernelReport], profile: HardwareProfile, no_spills: bool) -> bool:
+    """Whether it's a configuration that is never chosen, because another one of the same launch fits."""
+
+    def fits(other: KernelReport) -> bool:
+        small = other.shared_bytes <= profile.shared_kib_per_block * 1024
+        return other.error is None and small and not (no_spills and spills(other))
+
+    launch = (report.kernel, report.phase, report.choice)
+    others = [other for other in reports if other.autotuned and (other.kernel, other.phase, other.choice) == launch]
+    return report.autotuned and not fits(report) and any(map(fits, others))
 
 
 def _kib(size: int) -> str:

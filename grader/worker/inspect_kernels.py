@@ -1,6 +1,7 @@
-"""Compiles captured launches for given GPUs and reads what came out. Runs in a worker that has no submission.
+"""Compiles launches for given GPUs and reads what came out. Runs in a worker that has no submission.
 
-Each compile runs in a process of its own (an abort inside the compiler then costs one report), two at a time.
+Each compile runs in a process of its own (an abort inside the compiler then costs one report), as many at a time as
+there are cores.
 """
 
 from __future__ import annotations
@@ -8,42 +9,71 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import re
 import tempfile
 import time
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
-from .kernel_closure import JSON
-from .kernel_rebuild import CannotRebuild, decode_value, rebuild
+from .execute.kernels import compiling, placed
+from .execute.lowering import explained, limit_memory, source_of, strict_pointers
+from .execute.rebuild import Rebuilt
+from .execute.validate import CannotRebuild
 from .sass import SassError, read_cubin
+from .tape import JSON, InvalidTape, validate_functions
 
-PARALLEL = 2
+MOST_PARALLEL = 16
 COMPILE_LIMIT_S = 120.0
+MEMORY_BYTES = 8 << 30
+"""What one compile may take beyond what the process has."""
 RESERVED_BYTES, RESERVES_FROM = 1024, 90
 """From sm_90 on cuobjdump counts the kilobyte that the system keeps of every block; a block's limit leaves it out."""
-_ERROR_CHARACTERS = 400
+
+Job = tuple[JSON, int]
 
 
 def run(capture: JSON, capabilities: list[int], *, compile_limit_s: float = COMPILE_LIMIT_S) -> list[JSON]:
-    """One report a launch and capability, launches outermost.
+    """Reports of a capture's launches; see `compile`."""
+    return compile(capture["launches"], capture["functions"], capabilities, compile_limit_s=compile_limit_s)
 
-    Launches that equal an earlier one in code, types, options and capability share its report and are listed once.
+
+def compile(
+    descriptions: list[JSON],
+    functions: list[JSON],
+    capabilities: list[int],
+    *,
+    compile_limit_s: float = COMPILE_LIMIT_S,
+    cache: Path | None = None,
+) -> list[JSON]:
+    """One report a launch, autotuner's candidate and capability, launches outermost.
+
+    Launches that equal an earlier one in code, types, options, candidate and capability are listed once.
+
+    Args:
+        descriptions: of launches (see `execute.kernels.Kernels.describe`). functions: the closure that they refer to.
+        cache: Triton's cache folder, where later launches in this process are to find what was compiled.
 
     Returns:
-        tables with kernel, phase, config, autotuned, capability, num_warps, registers, spill_bytes, shared_bytes,
-        instructions and error (None, or why there is no binary).
+        tables with kernel, phase, config, autotuned, choice, candidate, capability, num_warps, registers, spill_bytes,
+        loop_spills, shared_bytes, instructions and error (None, or why there is no binary).
     """
-    jobs: dict[str, tuple[JSON, int]] = {}
-    for launch in capture["launches"]:
+    jobs: dict[str, Job] = {}
+    listed: dict[tuple[str, str], tuple[JSON, int]] = {}
+    for launch in descriptions:
         for capability in capabilities:
-            jobs.setdefault(_identity(launch, capability), (launch, capability))
-    return _run_all(list(jobs.values()), capture["functions"], compile_limit_s)
+            content = _identity(launch, capability)
+            jobs.setdefault(content, (launch, capability))
+            listed.setdefault((content, json.dumps([launch["configuration"], launch["phase"]])), (launch, capability))
+    try:
+        validate_functions(functions)
+    except InvalidTape as problem:
+        return [_report(launch, capability, error=str(problem)) for launch, capability in listed.values()]
+    found = dict(zip(jobs, _run_all(list(jobs.values()), functions, compile_limit_s, cache), strict=True))
+    return [{**found[content], **_named(launch, capability)} for (content, _), (launch, capability) in listed.items()]
 
 
 def _identity(launch: JSON, capability: int) -> str:
@@ -51,16 +81,17 @@ def _identity(launch: JSON, capability: int) -> str:
     return json.dumps([[launch[part] for part in parts], capability], sort_keys=True, default=list)
 
 
-def _run_all(jobs: list[tuple[JSON, int]], functions: list[JSON], limit_s: float) -> list[JSON]:
+def _run_all(jobs: list[Job], functions: list[JSON], limit_s: float, cache: Path | None) -> list[JSON]:
     fork = multiprocessing.get_context("fork")
     reports: list[JSON] = [{} for _ in jobs]
     waiting = list(enumerate(jobs))
     running: dict[Connection, tuple[int, Any, float]] = {}
+    parallel = min(MOST_PARALLEL, len(os.sched_getaffinity(0)))
     while waiting or running:
-        while waiting and len(running) < PARALLEL:
+        while waiting and len(running) < parallel:
             index, (launch, capability) = waiting.pop(0)
             receive, send = fork.Pipe(duplex=False)
-            process = fork.Process(target=_job, args=(launch, functions, capability, send))
+            process = fork.Process(target=_job, args=(launch, functions, capability, cache, send))
             process.start()
             send.close()
             running[receive] = (index, process, time.monotonic() + limit_s)
@@ -88,23 +119,25 @@ def _outcome(connection: Connection, process: Any, answered: bool, job: tuple[JS
         connection.close()
 
 
-def _job(launch: JSON, functions: list[JSON], capability: int, send: Connection) -> None:
-    with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
-        send.send(inspect_launch(launch, functions, capability, Path(folder)))
+def _job(launch: JSON, functions: list[JSON], capability: int, cache: Path | None, send: Connection) -> None:
+    limit_memory(MEMORY_BYTES)
+    with tempfile.TemporaryDirectory(prefix="kernel-") as folder, compiling():
+        send.send(inspect_launch(launch, functions, capability, Path(folder), cache))
     send.close()
 
 
-def inspect_launch(launch: JSON, functions: list[JSON], capability: int, folder: Path) -> JSON:
-    """Compile one launch for one capability in `folder` and report."""
+def inspect_launch(
+    launch: JSON, functions: list[JSON], capability: int, folder: Path, cache: Path | None = None
+) -> JSON:
+    """Compile one launch for one capability in `folder` and report. Pointers are strict from then on."""
     if launch["error"]:
         return _report(launch, capability, error=launch["error"])
-    os.environ["TRITON_CACHE_DIR"] = str(folder / "cache")
+    os.environ["TRITON_CACHE_DIR"] = str(cache or folder / "cache")
+    strict_pointers()
+    rebuilt = Rebuilt(functions, folder, interpreted=False)
     try:
-        entry = {"kind": "function", "index": launch["entry"]}
-        built = rebuild(functions, [entry, *(value for _, value in launch["constexprs"])], folder)
-        compiled = triton.compile(
-            _source(launch, built), target=GPUTarget("cuda", capability, 32), options=dict(launch["options"])
-        )
+        source = source_of(launch, rebuilt)
+        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(launch["options"]))
         cubin = folder / "kernel.cubin"
         cubin.write_bytes(compiled.asm["cubin"])
         found = read_cubin(cubin)
@@ -113,37 +146,22 @@ def inspect_launch(launch: JSON, functions: list[JSON], capability: int, folder:
     except SassError as problem:
         return _report(launch, capability, error=f"grader: {problem}")
     except Exception as problem:  # noqa: BLE001 - whatever the compiler raises is the student's compile error
-        return _report(launch, capability, error=_short(problem))
-    instructions = found["instructions"]
+        where, reason = explained(problem, rebuilt, partial(placed, functions))
+        return _report(launch, capability, error=f"{where}: {reason}" if where else reason)
     reserved = RESERVED_BYTES if capability >= RESERVES_FROM else 0
     report = _report(launch, capability, error=None)
     report.update(
         registers=found["registers"],
         spill_bytes=found["stack_bytes"],
+        loop_spills=found["loop_spills"],
         shared_bytes=int(compiled.metadata.shared) + max(found["shared_bytes"] - reserved, 0),
-        instructions=instructions,
+        instructions=found["instructions"],
     )
     return report
 
 
-def _source(launch: JSON, built: dict[int, Any]) -> Any:
-    kernel = built[launch["entry"]]
-    constexprs = {tuple(path): decode_value(value, built) for path, value in launch["constexprs"]}
-    attributes = {tuple(path): [list(pair) for pair in pairs] for path, pairs in launch["attributes"]}
-    signature = {name: _tuples(kind) for name, kind in launch["signature"].items()}
-    maker = ASTSource
-    if kernel.is_gluon():
-        from triton.experimental.gluon._runtime import GluonASTSource
-
-        maker = GluonASTSource
-    return maker(fn=kernel, signature=signature, constexprs=constexprs, attrs=attributes)
-
-
-def _tuples(kind: Any) -> Any:
-    return tuple(_tuples(item) for item in kind) if isinstance(kind, (list, tuple)) else kind
-
-
-def _report(launch: JSON, capability: int, *, error: str | None) -> JSON:
+def _named(launch: JSON, capability: int) -> JSON:
+    """Which launch a report is of."""
     configuration = launch["configuration"]
     shown = ", ".join(f"{name}={value}" for name, value in launch["shown_constexprs"].items())
     stages = f"num_warps={launch['num_warps']}, num_stages={launch['num_stages']}"
@@ -152,19 +170,13 @@ def _report(launch: JSON, capability: int, *, error: str | None) -> JSON:
         "phase": launch["phase"],
         "config": f"{shown}, {stages}" if shown else stages,
         "autotuned": configuration is not None and configuration["count"] > 1,
+        "choice": None if configuration is None else configuration.get("choice"),
+        "candidate": None if configuration is None else configuration["index"],
         "capability": capability,
         "num_warps": launch["num_warps"],
-        "registers": 0,
-        "spill_bytes": 0,
-        "shared_bytes": 0,
-        "instructions": {},
-        "error": error,
     }
 
 
-def _short(problem: BaseException) -> str:
-    """The innermost message of a compile error, on one line, without paths of this machine."""
-    while problem.__cause__ is not None:
-        problem = problem.__cause__
-    text = re.sub(r"(/[\w.\-]+)+/", "", f"{type(problem).__name__}: {problem}")
-    return " ".join(text.split())[:_ERROR_CHARACTERS]
+def _report(launch: JSON, capability: int, *, error: str | None) -> JSON:
+    measured = {"registers": 0, "spill_bytes": 0, "loop_spills": 0, "shared_bytes": 0, "instructions": {}}
+    return {**_named(launch, capability), **measured, "error": error}

@@ -10,6 +10,8 @@ from typing import Any
 
 import triton.backends.nvidia
 
+from .sass_loops import in_loops
+
 TOOLS = Path(triton.backends.nvidia.__path__[0]) / "bin"
 TIMEOUT_S = 60
 _INSTRUCTION = re.compile(
@@ -20,6 +22,7 @@ _WIDE = frozenset({"LDG", "STG", "LDS", "STS", "LDGSTS"})
 _WIDTHS = ("64", "128", "256")
 _ATOMICS = frozenset({"RED", "REDG", "ATOM", "ATOMG", "ATOMS", "UTMAREDG"})
 _FLOATS = ("F16", "BF16", "F32", "F64")
+_LOCAL = frozenset({"LDL", "STL"})
 FLOAT_ATOMICS = "FLOAT_ATOMICS"
 """Key under which atomic additions of floats are counted: their order, so their sum's last bits, varies by run."""
 
@@ -33,7 +36,8 @@ def read_cubin(path: Path) -> dict[str, Any]:
 
     Returns:
         registers: the most of any kernel, a thread. stack_bytes: stack and local memory a thread, where spilled values
-        lie. shared_bytes: static shared memory a block. instructions: opcode → how often it stands in the code; wide
+        lie. loop_spills: loads and stores of local memory that stand inside a loop. shared_bytes: static shared memory
+        a block. instructions: opcode → how often it stands in the code; wide
         accesses also under their width, e.g. ``LDG.128``, and atomic additions of floats under ``FLOAT_ATOMICS``.
 
     Raises:
@@ -43,11 +47,13 @@ def read_cubin(path: Path) -> dict[str, Any]:
     figures: dict[str, int] = Counter()
     for name, value in _USAGE.findall(usage):
         figures[name] = max(figures[name], int(value))
+    code = tool("nvdisasm", "-c", path)
     return {
         "registers": figures["REG"],
         "stack_bytes": figures["STACK"] + figures["LOCAL"],
+        "loop_spills": in_loops(code, _LOCAL),
         "shared_bytes": figures["SHARED"],
-        "instructions": count_instructions(tool("nvdisasm", "-c", path)),
+        "instructions": count_instructions(code),
     }
 
 

@@ -86,6 +86,15 @@ def validate(tape: Any) -> None:
     _Validator().tape(tape)
 
 
+def validate_functions(functions: Any) -> None:
+    """Check the form of a closure's functions alone.
+
+    Raises:
+        InvalidTape: as `validate`.
+    """
+    _Validator().closure(functions)
+
+
 class _Validator:
     """One tape's check: which ids are defined, and how much of each bound is used."""
 
@@ -98,12 +107,7 @@ class _Validator:
         _keys(tape, "tape", keys, optional=("cotangents", "gradients", "notes"))
         if type(tape["version"]) is not int or tape["version"] != VERSION:
             raise InvalidTape(f"version: got {_shown(tape['version'])}; expected {VERSION}.")
-        functions = _list(tape["functions"], "functions", MAX_FUNCTIONS)
-        self.functions = len(functions)
-        for position, entry in enumerate(functions):
-            self._function(entry, f"functions[{position}]")
-        if sum(len(entry["text"]) + len(entry["source"]) for entry in functions) > 8 * MAX_SOURCE:
-            raise InvalidTape(f"functions: more than {8 * MAX_SOURCE} characters of source.")
+        self.closure(tape["functions"])
         for name, tensor in _dict(tape["inputs"], "inputs", MAX_INPUTS).items():
             self._define(tensor, f"inputs[{name!r:.80}]")
         for position, tensor in enumerate(_list(tape.get("cotangents", []), "cotangents", MAX_INPUTS)):
@@ -118,6 +122,14 @@ class _Validator:
                 self._use(tensor, f"gradients[{name!r:.80}]")
         for position, note in enumerate(_list(tape.get("notes", []), "notes", MAX_NOTES)):
             _text(note, f"notes[{position}]", MAX_TEXT)
+
+    def closure(self, value: Any) -> None:
+        functions = _list(value, "functions", MAX_FUNCTIONS)
+        self.functions = len(functions)
+        for position, entry in enumerate(functions):
+            self._function(entry, f"functions[{position}]")
+        if sum(len(entry["text"]) + len(entry["source"]) for entry in functions) > 8 * MAX_SOURCE:
+            raise InvalidTape(f"functions: more than {8 * MAX_SOURCE} characters of source.")
 
     def _steps(self, steps: Any, place: str, *, choices: bool) -> int:
         """Check steps in order; returns how many programs they launch."""

@@ -27,7 +27,7 @@ from .lowering import CannotLower, lower_launch
 from .rebuild import Rebuilt
 from .validate import CannotRebuild
 
-__all__ = ["CannotLower", "CannotRebuild", "Kernels", "interpreting"]
+__all__ = ["CannotLower", "CannotRebuild", "Kernels", "compiling", "interpreting"]
 
 MAX_LOWERED = 4096
 _lowered: dict[str, str] = {}
@@ -78,7 +78,8 @@ class Kernels:
 
         Args:
             launch: a tape's step. args: its arguments as they are now, by parameter.
-            configuration: index, count and text of an autotuner's candidate.
+            configuration: of an autotuner's candidate: its index, the count and text of candidates, and `choice`, the
+                number of the choice among those of the tape.
 
         Raises:
             CannotRebuild: see `compiled`. CannotLower: Triton takes no such arguments.
@@ -126,21 +127,14 @@ class Kernels:
         if key not in _lowered:
             if len(_lowered) >= MAX_LOWERED:
                 _lowered.clear()
-            with _compiling():
+            with compiling():
                 _lowered[key] = lower_launch(description, self._compiled, self.place)
         if _lowered[key]:
             raise CannotLower(_lowered[key])
 
     def place(self, filename: str, line: int) -> str:
         """Where a line of a rebuilt kernel stands in the student's files (``fa2_forward.py:57``); empty if nowhere."""
-        _, _, rest = os.path.basename(filename).partition("kernel_")
-        number = rest.partition("_")[0]
-        if not number.isdecimal() or int(number) >= len(self.functions) or not rest.endswith(".py"):
-            return ""
-        entry = self.functions[int(number)]
-        if not 1 <= line <= entry["source"].count("\n") + 1:
-            return ""
-        return f"{entry['file']}:{entry['line'] + line - 1}"
+        return placed(self.functions, filename, line)
 
     def _binder(self, entry: int, function: JITFunction) -> tuple[Any, Any]:
         if entry not in self._binders:
@@ -161,6 +155,18 @@ class Kernels:
         parts = ("entry", "signature", "constexprs", "attributes", "options")
         text = json.dumps([description[part] for part in parts], sort_keys=True, default=list)
         return f"{self._digest} {driver.active.get_current_target()} {text}"
+
+
+def placed(functions: list[JSON], filename: str, line: int) -> str:
+    """As `Kernels.place`, for a closure's functions."""
+    _, _, rest = os.path.basename(filename).partition("kernel_")
+    number = rest.partition("_")[0]
+    if not number.isdecimal() or int(number) >= len(functions) or not rest.endswith(".py"):
+        return ""
+    entry = functions[int(number)]
+    if not 1 <= line <= entry["source"].count("\n") + 1:
+        return ""
+    return f"{entry['file']}:{entry['line'] + line - 1}"
 
 
 @cache
@@ -194,7 +200,7 @@ def interpreting() -> Iterator[None]:
 
 
 @contextmanager
-def _compiling() -> Iterator[None]:
+def compiling() -> Iterator[None]:
     """The language is as the compiler needs it in the block."""
     swapped = _interpreting
     if swapped:

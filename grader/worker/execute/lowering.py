@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import select
 import signal
@@ -25,6 +26,7 @@ MEMORY_BYTES = 2 << 30
 """What lowering may take beyond what the process has."""
 _TEXT_BYTES = 1 << 14
 _REASON_CHARACTERS = 400
+_PATH = re.compile(r"(/[\w.\-]+)+/")
 
 Place = Callable[[str, int], str]
 
@@ -79,18 +81,18 @@ def _child(work: Callable[[], str], receive: int, send: int) -> None:
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
-        _limit_memory()
+        limit_memory(MEMORY_BYTES)
         os.write(send, work().encode(errors="replace")[:_TEXT_BYTES])
         status = 0
     finally:
         os._exit(status)
 
 
-def _limit_memory() -> None:
-    """Bound the data of this process by what it has and `MEMORY_BYTES`."""
+def limit_memory(more: int) -> None:
+    """Bound the data of this process by what it has and `more` bytes."""
     with open("/proc/self/statm") as statm:
         data_pages = int(statm.read().split()[5])
-    limit = data_pages * resource.getpagesize() + MEMORY_BYTES
+    limit = data_pages * resource.getpagesize() + more
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard == resource.RLIM_INFINITY or limit < hard:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
@@ -114,10 +116,9 @@ def _reason(description: JSON, functions: Rebuilt, place: Place) -> str:
         backend.load_dialects(context)
         codegen = backend.get_codegen_implementation(options)
         source.make_ir(target, options, codegen, backend.get_module_map(), context)
-    except (MemoryError, RecursionError) as problem:
-        return f"{description['where']}: {description['kernel']} does not compile: {type(problem).__name__}."
     except Exception as problem:  # noqa: BLE001 - whatever the compiler raises is the student's compile error
-        return explained(problem, description, functions, place)
+        where, reason = explained(problem, functions, place)
+        return f"{where or description['where']}: {description['kernel']} does not compile: {reason}"
     return ""
 
 
@@ -139,20 +140,20 @@ def _tuples(kind: Any) -> Any:
     return tuple(_tuples(item) for item in kind) if isinstance(kind, (list, tuple)) else kind
 
 
-def explained(problem: BaseException, description: JSON, functions: Rebuilt, place: Place) -> str:
-    """Triton's reason, which stands at the end of its message, and the student's line that it's about."""
-    where, reason = description["where"], ""
+def explained(problem: BaseException, functions: Rebuilt, place: Place) -> tuple[str, str]:
+    """The student's line that a compile error is about, and Triton's reason, which stands at the end of its message."""
+    where, reason = "", ""
     while True:
         if isinstance(problem, CompilationError):
             where = _line(problem, functions, place) or where
             reason = problem.error_message or reason
         elif problem.__cause__ is None or not reason:
-            reason = str(problem) or type(problem).__name__
+            reason = f"{type(problem).__name__}: {problem}"
         if problem.__cause__ is None:
             break
         problem = problem.__cause__
-    text = " ".join(reason.split())[:_REASON_CHARACTERS]
-    return f"{where}: {description['kernel']} does not compile: {text or 'Triton gives no reason'}"
+    text = " ".join(_PATH.sub("", reason).split())
+    return where, text[:_REASON_CHARACTERS] or "Triton gives no reason"
 
 
 def _line(problem: CompilationError, functions: Rebuilt, place: Place) -> str:
