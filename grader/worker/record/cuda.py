@@ -178,7 +178,9 @@ def stand_in_cuda(target: Target, history: History) -> Iterator[None]:
         for name, answer in _answers(target).items():
             stack.callback(setattr, torch.cuda, name, getattr(torch.cuda, name))
             setattr(torch.cuda, name, answer)
-        # A tensor-by-tensor trace of a compiled function is the function's own operations.
+        for name in ("range_push", "range_pop", "mark"):
+            stack.callback(setattr, torch.cuda.nvtx, name, getattr(torch.cuda.nvtx, name))
+            setattr(torch.cuda.nvtx, name, lambda *args: None)
         stack.callback(setattr, torch, "compile", torch.compile)
         torch.compile = _uncompiled
         stack.callback(setattr, driver, "_active", driver._active)

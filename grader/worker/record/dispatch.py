@@ -47,7 +47,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         namespace, name = func.namespace, func._schema.name.partition("::")[2]
-        if namespace == "prim":
+        if namespace in ("prim", "profiler"):
             return func(*args, **kwargs)
         if namespace not in ("aten", "prims"):
             return self._of_others(func, args, kwargs)
@@ -96,7 +96,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         try:
             self.checker.check(func, args, kwargs)
         except Forbidden as problem:
-            raise Refused(self._history.where(), str(problem)) from None
+            message, called = str(problem), self._history.called
+            if called and not called.startswith("_") and called not in message:
+                message = f"{called} calls {message}"  # `contiguous` of `clone`, attention of a product
+            raise Refused(self._history.where(), message) from None
 
     def _asked(self, name: str) -> str:
         called = self._history.called

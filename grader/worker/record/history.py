@@ -77,7 +77,7 @@ class History:
             if place:
                 return place
             frame = frame.f_back  # type: ignore[assignment]
-        return ""
+        return "" if self.phase == "forward" else "the backward of torch's operations"
 
     def place(self, filename: str, line: int) -> str:
         """A line of the submission's as "fa2_forward.py:34"; empty for any other file."""
@@ -141,10 +141,10 @@ class History:
             raise Refused(
                 self.where(),
                 f"this call uses a tensor that an earlier call made from {made.origin.text}"
-                f"{f' ({made.origin.where})' if made.origin.where else ''}; its numbers belong to that call. Make it "
-                "anew in every call.",
+                f"{f' ({made.where})' if made.where else ''}; its numbers belong to that call. Make it anew in every "
+                "call.",
             )
-        if found.memory.dropped and found.memory.call != self.call and self.recording:
+        if found.memory.dropped and found.memory.call != self.call and _is_buffer(made):
             self.note(
                 f"The buffer made at {made.where or 'an unknown line'} is kept between calls. Every call finds it as "
                 "the operations at its making left it, without what earlier calls wrote."
@@ -189,7 +189,7 @@ class History:
     def argument(self, name: str) -> Step:
         """The step that stands for an argument; it isn't part of the tape."""
         self._number += 1
-        return Step(self._number, self.call, {"do": "argument"}, [], Origin(f"its argument {name}", ""))
+        return Step(self._number, self.call, {"do": "argument"}, [], Origin(f"the argument {name}"))
 
     def define(self, tensor: torch.Tensor, step: Step) -> Value:
         """Give a new tensor its value, as the next of a step's results."""
@@ -265,12 +265,12 @@ class History:
         if len(memory.writes) > MAX_WRITES:
             raise Refused(step.where, f"a tensor is written more than {MAX_WRITES} times, piece by piece.")
 
-    def written_by_kernel(self, value: Value, kernel: str, where: str) -> None:
+    def written_by_kernel(self, value: Value, kernel: str) -> None:
         """A launch got this tensor: what it holds now is the kernel's, and nobody knows it."""
         memory = value.memory
         if not memory.protected:
             memory.unread = self.call
-            memory.origin = Origin(f"what the kernel `{kernel}` wrote", where)
+            memory.origin = Origin(f"what the kernel `{kernel}` wrote")
             self._touched.append(memory)
 
     def before(self, values: Iterable[Value]) -> list[Step]:
@@ -291,6 +291,12 @@ class History:
                 if len(found) > MAX_STEPS:
                     raise Refused(step.where, f"a tensor kept between calls took more than {MAX_STEPS} steps to make.")
         return [step for number in sorted(found) for step in _repeatable(found[number])]
+
+
+def _is_buffer(creation: Step) -> bool:
+    """Whether a tensor was made to be written: what a kernel left in it may be missed, in a table it only read not."""
+    name = creation.content.get("name", "").partition(".")[2]
+    return bool(name.startswith(("empty", "new_empty", "zeros", "new_zeros")))
 
 
 def _is_shaped_like(step: Step) -> bool:

@@ -49,7 +49,7 @@ class Launcher:
         encoder = _Arguments(self._history.value_of, where, name)
         plain, constexprs = self._arguments(function, bound, encoder)
         for value in encoder.inputs:
-            self._history.written_by_kernel(value, name, where)
+            self._history.written_by_kernel(value, name)
         if self.closure is None or 0 in sizes:
             return
         if self.recorder.checker is not None:
@@ -150,6 +150,9 @@ class Launcher:
                 if candidate.pre_hook is not None:
                     candidate.pre_hook({**tuner.nargs, **given})
                 launched = tuner.fn.run(*args, **given)
+            kinds = [step.content["do"] for step in steps]
+            if "choice" in kinds or kinds.count("launch") > 1:
+                raise Refused(where, "the pre_hook of a configuration launches kernels of its own; launch them before.")
             recorded.append((str(candidate)[:MAX_TEXT], steps))
         tuner.best_config, tuner.nargs = candidates[0], None
         launching = [(text, steps) for text, steps in recorded if any(step.content["do"] == "launch" for step in steps)]

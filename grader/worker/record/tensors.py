@@ -53,8 +53,8 @@ def twin_of(given: Description, name: str, history: History, *, protected: bool)
     value = history.define(twin, step)
     value.memory.protected = protected
     if given.values is not None:
-        known = torch.from_numpy(np.array(given.values).reshape(given.shape))
-        value.known = known.to(dtype)
+        with torch.utils._python_dispatch._disable_current_modes():
+            value.known = torch.from_numpy(np.array(given.values).reshape(given.shape)).to(dtype)
     return twin.requires_grad_(True) if given.requires_grad else twin
 
 
@@ -115,6 +115,9 @@ def data_free(history: History) -> Iterator[None]:
         with torch.utils._python_dispatch._disable_current_modes():
             return numbers(self, "Tensor.tolist()").tolist()
 
+    def copied(self: FakeTensor, memo: dict[int, Any]) -> Any:
+        return memo.setdefault(id(self), self.detach().clone())  # torch's own would copy storages.
+
     replaced = {
         "data_ptr": data_ptr,
         "__repr__": shown,
@@ -122,6 +125,7 @@ def data_free(history: History) -> Iterator[None]:
         "numpy": numpy,
         "__array__": array,
         "tolist": tolist,
+        "__deepcopy__": copied,
     }
     _lend_device_guard()
     before = {name: FakeTensor.__dict__.get(name, _ABSENT) for name in replaced}

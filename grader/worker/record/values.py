@@ -30,14 +30,13 @@ class Origin:
     """Where numbers come from that only the call which made them can know: an argument, or a kernel.
 
     Attributes:
-        text: "its argument q" or "what the kernel `_forward` wrote".
-        where: the line that took the numbers up.
+        text: "the argument q" or "what the kernel `_forward` wrote".
     """
 
-    __slots__ = ("text", "where")
+    __slots__ = ("text",)
 
-    def __init__(self, text: str, where: str) -> None:
-        self.text, self.where = text, where
+    def __init__(self, text: str) -> None:
+        self.text = text
 
 
 class Step:
@@ -181,7 +180,8 @@ def constant(tensor: torch.Tensor, where: str) -> JSON:
         raise Refused(
             where,
             f"a tensor of {tensor.numel()} {dtype_name(tensor.dtype)} made from Python's or NumPy's numbers; a "
-            f"launcher can make at most {MAX_CONSTANT_ELEMENTS}, of an integer or float dtype. Use torch.arange or torch.full.",
+            f"launcher can make at most {MAX_CONSTANT_ELEMENTS}, of an integer or "
+            "float dtype. Use torch.arange or torch.full.",
         )
     return {
         "do": "constant",
