@@ -26,6 +26,8 @@ MEMORY_BYTES = 2 << 30
 """What lowering may take beyond what the process has."""
 _TEXT_BYTES = 1 << 14
 _REASON_CHARACTERS = 400
+_REPR = re.compile(r"""^\w+\((["'])(.*)\1\)$""")
+"""Of an exception, as Triton puts it into messages."""
 _PATH = re.compile(r"(/[\w.\-]+)+/")
 
 Place = Callable[[str, int], str]
@@ -147,12 +149,12 @@ def explained(problem: BaseException, functions: Rebuilt, place: Place) -> tuple
         if isinstance(problem, CompilationError):
             where = _line(problem, functions, place) or where
             reason = problem.error_message or reason
-        elif problem.__cause__ is None or not reason:
+        elif not reason:
             reason = f"{type(problem).__name__}: {problem}"
         if problem.__cause__ is None:
             break
         problem = problem.__cause__
-    text = " ".join(_PATH.sub("", reason).split())
+    text = _REPR.sub(r"\2", " ".join(_PATH.sub("", reason).split()))
     return where, text[:_REASON_CHARACTERS] or "Triton gives no reason"
 
 

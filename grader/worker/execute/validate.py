@@ -12,7 +12,6 @@ import importlib
 import math
 import re
 from dataclasses import dataclass, field
-from enum import Enum
 from types import ModuleType
 from typing import Any
 
@@ -64,7 +63,7 @@ _REFUSED = frozenset(
     {"inline_asm_elementwise", "extern_elementwise", "dispatch", "extern", "str_to_ty", "globaltimer", "smid"}
     | {"builtin", "must_use_result", "is_builtin"}
 )
-_CLASSES = (tl.constexpr, tl.range, tl.static_range, tl.condition, tl.pointer_type, tl.core.PropagateNan)
+_CLASSES = (tl.constexpr, tl.range, tl.static_range, tl.condition, tl.pointer_type, tl.PropagateNan)
 _ANNOTATION = re.compile(r"[\w.* ]{1,40}")
 
 
@@ -146,7 +145,7 @@ def static(binding: JSON) -> Any:
 
 
 def member(owner: Any, name: str) -> Any:
-    """A public member of a module of the language (or of one of its enums).
+    """A public member of a module of the language, or of its enum.
 
     Raises:
         CannotRebuild: it has none of that name that kernels may use.
@@ -168,8 +167,8 @@ def _is_language(module: str) -> bool:
 
 
 def _is_public(owner: Any, name: str, found: Any) -> bool:
-    if isinstance(owner, type):
-        return issubclass(owner, Enum) and isinstance(found, owner)
+    if owner is tl.PropagateNan:
+        return name in ("NONE", "ALL")
     if isinstance(found, ModuleType):
         return _is_language(found.__name__) and (owner is not triton or name in _TRITON)
     if owner is triton:
@@ -300,7 +299,7 @@ def _meaning(scope: _Function, node: ast.expr) -> Any:
             return static(owner)
         except CannotRebuild as problem:
             raise scope.fail(node, f"is refused at `{name}`. {problem}") from None
-    if isinstance(owner, ModuleType) or (isinstance(owner, type) and issubclass(owner, Enum)):
+    if isinstance(owner, ModuleType) or owner is tl.PropagateNan:
         try:
             return member(owner, node.attr)
         except CannotRebuild as problem:
@@ -314,6 +313,7 @@ def _meaning(scope: _Function, node: ast.expr) -> Any:
 def _call(scope: _Function, node: ast.Call) -> None:
     called = node.func
     if isinstance(called, ast.Name):
+        _free_name(scope, called)
         known = called.id in scope.entry["bindings"] or called.id in BUILTINS or called.id in scope.parameters
         if called.id in scope.own or not known:
             raise scope.fail(node, f"calls `{called.id}`, which isn't a function of kernels.")

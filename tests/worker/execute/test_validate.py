@@ -1,0 +1,205 @@
+"""Kernel code is rebuilt only as far as it stays within the kernel language, however it is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+from grader.worker.execute.rebuild import Rebuilt, literal
+from grader.worker.execute.validate import CannotRebuild, check
+
+LANGUAGE = {"kind": "module", "name": "triton.language"}
+Binding = dict[str, Any]
+
+
+def function(body: str, header: str = "x, BLOCK: 'tl.constexpr'", **bindings: Binding) -> dict[str, Any]:
+    lines = "\n    ".join(body.splitlines())
+    return {
+        "name": "kernel",
+        "kind": "jit",
+        "noinline": False,
+        "do_not_specialize": [],
+        "do_not_specialize_on_alignment": [],
+        "text": body,
+        "source": f"def kernel({header}):\n    {lines}",
+        "bindings": {"tl": LANGUAGE, **bindings},
+        "file": "answer.py",
+        "line": 40,
+    }
+
+
+ALLOWED = {
+    "masked copy": "i = tl.arange(0, BLOCK)\ntl.store(x + i, tl.load(x + i, mask=i < 8, other=-float('inf')))",
+    "loops": "for j in range(0, 8, 2):\n    tl.store(x + j, j)\nfor j in tl.static_range(4):\n    pass",
+    "while": "while BLOCK:\n    pass",
+    "methods": "v = tl.load(x).to(tl.float32)\ntl.store(x, tl.trans(v).T.sum(0, keep_dims=True).to(v.dtype.scalar))",
+    "attributes": "tl.store(x, tl.math.exp2(tl.zeros([BLOCK], tl.float32)) + tl.cdiv(BLOCK, 4) + tl.PropagateNan.ALL)",
+    "conditions": "if BLOCK > 4 and not BLOCK == 8:\n    return\nassert BLOCK\ny: tl.constexpr = 4 if BLOCK else 8",
+    "messages": "tl.static_assert(BLOCK > 1, f'BLOCK is {BLOCK}')\ntl.device_print('x', x)\nprint(f'{BLOCK}')",
+    "tuples": "a, b = BLOCK, 4\nc = (a, b)\ntl.store(x[:, None], c[0])\ntl.atomic_add(*c)",
+    "builtins": "tl.store(x, min(BLOCK, max(2, int(4))) + len((1, 2)))",
+    "libdevice": "tl.store(x, tl.extra.libdevice.exp(tl.load(x)))",
+    "docstring": '"""Adds\ndef nothing"""\npass',
+}
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_check_code_of_the_language_passes(name: str) -> None:
+    check(function(ALLOWED[name]))
+
+
+PICKLE = {"kind": "pickle", "text": "..."}
+REFUSED: dict[str, tuple[str, dict[str, Binding]]] = {
+    # Python's own objects, reached by name.
+    "import": ("import os", {}),
+    "import from": ("from os import system", {}),
+    "free name of the interpreter": ("inspect.os.system('true')", {}),
+    "free name of NumPy": ("np.lib.npyio.os", {}),
+    "builtin": ("open('answer')", {}),
+    "builtins by name": ("__builtins__['open']", {}),
+    "getattr": ("getattr(tl, 'core')", {}),
+    "hasattr": ("if hasattr(x, 'handle'):\n    pass", {}),
+    "isinstance of an index": ("for j in range(4):\n    if isinstance(j, int):\n        pass", {}),
+    "type of an index": ("for j in range(4):\n    if type(j) == int:\n        pass", {}),
+    "a lambda": ("(lambda: 0)()", {}),
+    "a comprehension": ("tl.store(x, [j for j in (1, 2)])", {}),
+    "a generator": ("tl.store(x, sum(j for j in (1, 2)))", {}),
+    "a walrus": ("tl.store(x, (y := 1))", {}),
+    "try": ("try:\n    pass\nexcept Exception as problem:\n    pass", {}),
+    "with": ("with tl.core.contextmanager():\n    pass", {}),
+    "global": ("global tl", {}),
+    "class": ("class A:\n    pass", {}),
+    "nested function": ("def inner():\n    pass", {}),
+    "nested decorator": ("@tl.store\ndef inner():\n    pass", {}),
+    "delete": ("del x", {}),
+    "match": ("match x:\n    case _:\n        pass", {}),
+    "yield": ("yield x", {}),
+    "bytes": ("tl.store(x, b'1')", {}),
+    "a number of a thousand digits": ("tl.store(x, 1" + "0" * 1000 + ")", {}),
+    "two meanings": ("tl = x", {}),
+    # Attributes that lead out.
+    "module of a module": ("tl.core.inspect.os.system('true')", {}),
+    "module of a package": ("tl.extra.pkgutil.os.system('true')", {}),
+    "knobs": ("tl.core.knobs.runtime", {}),
+    "globals of a function": ("tl.store.__globals__['os']", {}),
+    "underscore": ("tl.core._unwrap_if_constexpr(x)", {}),
+    "handle": ("tl.load(x).handle.data", {}),
+    "handle of a local": ("y = tl.load(x)\ny.handle.data.fill(0)", {}),
+    "format": ("'{0.handle}'.format(x)", {}),
+    "attribute of a builtin": ("tl.load.fn", {}),
+    "tensor's class": ("tl.tensor.to.fn(x)", {}),
+    "semantic": ("tl.semantic.TritonSemantic", {}),
+    "hidden parameter": ("tl.load(x, _semantic=x)", {}),
+    "double star": ("tl.load(**x)", {}),
+    "attribute assigned": ("x.dtype = tl.int8", {}),
+    "item assigned": ("x[0] = 1", {}),
+    "call of a result": ("tl.load(x)(1)", {}),
+    "call of a local": ("y = x\ny(1)", {}),
+    "format of a text": ("tl.static_print(f'{x!r:>100000000}')", {}),
+    "f-string elsewhere": ("tl.store(x, f'{x}')", {}),
+    "inline assembly": ("tl.inline_asm_elementwise('mov.b32 $0, 1;', '=r', [], tl.int32, True, 1)", {}),
+    "inline assembly of core": ("tl.core.inline_asm_elementwise('', '', [], tl.int32, True, 1)", {}),
+    "another library": ("tl.core.extern_elementwise('lib', '/tmp/lib.bc', [x], {}, True)", {}),
+    "the clock": ("tl.extra.cuda.globaltimer()", {}),
+    "loop over a list": ("for j in [1, 2]:\n    pass", {}),
+    "loop over a call": ("for j in x.split():\n    pass", {}),
+    # Values that only claim to be plain.
+    "Python object": ("tl.store(x, thing.method())", {"thing": PICKLE}),
+    "global with getitem": ("tl.store(x, table[0])", {"table": {"kind": "namespace", "members": {}}}),
+    "module with getitem": ("tl.store(x, tl[0])", {}),
+    "other module": ("tl.store(x, 1)", {"os": {"kind": "module", "name": "os"}}),
+    "module behind a name": ("os.system('true')", {"os": {"kind": "module", "name": "os"}}),
+    "import of a module": (
+        "sp.run(['true'])",
+        {"sp": {"kind": "import", "module": "triton.runtime.build", "name": "subprocess"}},
+    ),
+    "import of a member": (
+        "i.os.system('true')",
+        {"i": {"kind": "import", "module": "triton.language.core", "name": "inspect"}},
+    ),
+    "triton's own": ("t.runtime.build.subprocess.run(['true'])", {"t": {"kind": "module", "name": "triton"}}),
+    "member that did not travel": ("n.os.system('true')", {"n": {"kind": "namespace", "members": {}}}),
+    "namespace that holds a module": (
+        "n.m.system('true')",
+        {"n": {"kind": "namespace", "members": {"m": {"kind": "module", "name": "os"}}}},
+    ),
+    "dtype that isn't one": ("tl.store(x, D)", {"D": {"kind": "dtype", "name": "object"}}),
+    "layout that isn't one": (
+        "tl.store(x, L)",
+        {"L": {"kind": "layout", "class": {"kind": "import", "module": "os", "name": "system"}, "members": {}}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_rebuilt_code_that_leaves_the_language_is_refused(tmp_path: Path, name: str) -> None:
+    body, names = REFUSED[name]
+    for interpreted in (False, True):
+        with pytest.raises(CannotRebuild, match=r"[Kk]ernel code|names a value"):
+            Rebuilt([function(body, **names)], tmp_path, interpreted=interpreted)[0]
+
+
+@pytest.mark.parametrize(
+    ("header", "match"),
+    [
+        ("x, y=print('here')", "computes a default value"),
+        ("x, y=()", "computes a default value"),
+        ("x: print('here')", "computes the annotation of `x`"),
+        ("x: 'tl.constexpr\" + open(1)'", "computes the annotation of `x`"),
+        ("*x", r"has a decorator, \*args"),
+        ("__x", "names `__x`"),
+    ],
+)
+def test_check_header_that_computes_is_refused(header: str, match: str) -> None:
+    with pytest.raises(CannotRebuild, match=match):
+        check(function("pass", header))
+
+
+@pytest.mark.parametrize(
+    ("source", "match"),
+    [
+        ("def kernel(x):\n    pass\nprint(1)", "is more than one function"),
+        ("@print\ndef kernel(x):\n    pass", "has a decorator"),
+        ("def other(x):\n    pass", "is more than one function"),
+        ("async def kernel(x):\n    pass", "is more than one function"),
+        ("def kernel(x", "isn't Python"),
+        ("def kernel(x):\n    tl.store(x, " + "-" * 100 + "1)", "nested deeper than"),
+        ("def kernel(x):\n    tl.store(x, " + "(" * 250 + ")" * 250 + ")", "isn't Python|nested"),
+        ("def kernel(x):\n" + "    pass\n" * 30_000, "is larger than"),
+    ],
+)
+def test_check_source_that_is_not_one_small_function_is_refused(source: str, match: str) -> None:
+    with pytest.raises(CannotRebuild, match=match):
+        check({**function("pass"), "source": source})
+
+
+def test_check_message_has_the_students_line() -> None:
+    with pytest.raises(CannotRebuild, match=r"^answer\.py:42: kernel code of `kernel` names `isinstance`"):
+        check(function("pass\nif isinstance(x, int):\n    pass"))
+
+
+@pytest.mark.parametrize("text", ["__import__('os').getpid()", "[1]", "b'x'", "1" * 60, "1j", "float('1')"])
+def test_literal_is_not_evaluated(text: str) -> None:
+    with pytest.raises(CannotRebuild, match="names a value"):
+        literal(text)
+
+
+@pytest.mark.parametrize("text", ["-3", "2.5", "'text'", "True", "None", "float('-inf')"])
+def test_literal_plain_values_come_back(text: str) -> None:
+    assert literal(text) == eval(text)
+
+
+def test_rebuilt_function_sees_few_builtins(tmp_path: Path) -> None:
+    built = Rebuilt([{**function("return x + 1", "x"), "kind": "constexpr_function"}], tmp_path, interpreted=False)[0]
+    assert built.fn(2) == 3
+    assert "open" not in built.fn.__globals__["__builtins__"]
+
+
+def test_rebuilt_default_that_is_its_own_is_refused(tmp_path: Path) -> None:
+    own = {"_default_y": {"kind": "function", "index": 0}}
+    with pytest.raises(CannotRebuild, match="is a default value of its own"):
+        Rebuilt([function("pass", "x, y=_default_y", **own)], tmp_path, interpreted=False)[0]
