@@ -118,6 +118,8 @@ class Encoder:
 
     def _other(self, value: Any, path: str, depth: int) -> Json:
         kind = type(value)
+        if self._records and kind is Record:
+            return {**self._dict("record", value.as_dict(), path, depth), "n": value.record_name[:100]}
         if self._records and is_dataclass(kind):
             found = {item.name: getattr(value, item.name) for item in fields(kind)}
             return {**self._dict("record", found, path, depth), "n": kind.__name__[:100]}

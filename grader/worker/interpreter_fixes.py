@@ -29,6 +29,7 @@ _TORCH_FLOAT8 = {
     tl.float8e5b16: torch.float8_e5m2fnuz,
     tl.float8e4b8: torch.float8_e4m3fnuz,
 }
+_RAW = frozenset(kind.name for kind in (tl.bfloat16, *_TORCH_FLOAT8))
 _FLOAT_ARITHMETIC = {
     "create_fadd": np.add,
     "create_fsub": np.subtract,
@@ -53,8 +54,7 @@ _applied = False
 
 def is_raw(dtype: Any) -> bool:
     """Whether the interpreter holds values of this Triton dtype as bits of an unsigned integer."""
-    scalar = dtype.scalar
-    return bool(scalar == tl.bfloat16 or scalar in _TORCH_FLOAT8)
+    return dtype.scalar.name in _RAW
 
 
 def decode(data: Array, dtype: Any) -> Array:
@@ -190,6 +190,11 @@ def _repair_memory(builder: Any) -> None:
     nan_padding = interpreter._ir.PADDING_OPTION.PAD_NAN
 
     def create_atomic_rmw(self: Any, op: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
+        if op == interpreter._ir.ATOMIC_OP.XCHG and val.data.dtype.kind == "f":
+            # The native operation exchanges integers only.
+            bits = _handle(val.data.view(f"i{val.data.itemsize}"), val.dtype)
+            old = original_rmw(self, op, ptr, bits, mask, sem, scope)
+            return _handle(old.data.view(val.data.dtype), val.dtype.scalar)
         if val.dtype.scalar != tl.bfloat16 or op != interpreter._ir.ATOMIC_OP.FADD:
             return original_rmw(self, op, ptr, val, mask, sem, scope)
         old = np.zeros(ptr.data.shape, np.uint16)

@@ -95,6 +95,16 @@ class GuardedTensor(Guarded):
         """Where the storage begins that the submission's tensor and its views share."""
         return int(self._buffer.untyped_storage().data_ptr())
 
+    @property
+    def own(self) -> Any:
+        """The argument as it was made, whatever became of `value`'s shape and strides."""
+        return self._own
+
+    @property
+    def buffer(self) -> Any:
+        """All bytes of the guarded buffer."""
+        return self._buffer
+
     def sent(self) -> Any:
         """The argument's values as words on its device."""
         return self.words(self._leaf.raw)

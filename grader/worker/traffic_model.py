@@ -8,10 +8,16 @@ from typing import Any
 
 @dataclass
 class TensorTraffic:
-    """Bytes that kernels moved to and from one tensor; an atomic counts as a load and a store."""
+    """Bytes that kernels moved to and from one tensor; an atomic counts as a load and a store.
+
+    Attributes:
+        padding_bytes: of a result's storage, what was stored to elements that the result doesn't have; `stored_bytes`
+            leaves them out.
+    """
 
     loaded_bytes: int = 0
     stored_bytes: int = 0
+    padding_bytes: int = 0
 
 
 @dataclass
@@ -22,7 +28,8 @@ class LaunchRecord:
         grid: programs along x, y, z.
         programs: distinct program ids that ran.
         constexprs: compile-time arguments that are plain scalars, e.g. ``{"BLOCK_M": 64}``.
-        tensors: bytes by tensor, under the names of `Traffic.tensors`.
+        tensors: bytes by tensor, under the names of `Traffic.tensors`; what was stored to padding is among them.
+        dot_flops: 2 M N K of every product of matrices that ran, summed.
     """
 
     kernel: str
@@ -32,6 +39,7 @@ class LaunchRecord:
     stored_bytes: int = 0
     constexprs: dict[str, int | float | bool | str] = field(default_factory=dict)
     tensors: dict[str, TensorTraffic] = field(default_factory=dict)
+    dot_flops: int = 0
 
 
 @dataclass
@@ -54,6 +62,7 @@ class Traffic:
         input_ops: operations outside of kernels that computed with the inputs' values, where those were hidden from
             them (see `decoys`).
         scratch_bytes: size of the buffers that launches were given beside arguments, copies of them and results.
+        operations: device operations beside launches, by name, with how many there were.
         bytes_known: False where only launches were counted: on a GPU, or because no more was asked for.
     """
 
@@ -68,7 +77,13 @@ class Traffic:
     torch_elements: int = 0
     input_ops: list[str] = field(default_factory=list)
     scratch_bytes: int = 0
+    operations: dict[str, int] = field(default_factory=dict)
     bytes_known: bool = True
+
+    @property
+    def dot_flops(self) -> int:
+        """2 M N K of every product of matrices that the launches computed."""
+        return sum(record.dot_flops for record in self.records)
 
     @property
     def kernels(self) -> list[str]:
@@ -111,6 +126,7 @@ class Traffic:
             torch_elements=_count(table["torch_elements"]),
             input_ops=[_text(item) for item in table["input_ops"]],
             scratch_bytes=_count(table["scratch_bytes"]),
+            operations={_text(name): _count(count) for name, count in table["operations"].items()},
             bytes_known=bool(table["bytes_known"]),
         )
         if traffic.launches != len(records):
@@ -132,7 +148,7 @@ def _text(value: object) -> str:
 
 def _tensors(table: dict[str, Any]) -> dict[str, TensorTraffic]:
     return {
-        _text(name): TensorTraffic(_count(item["loaded_bytes"]), _count(item["stored_bytes"]))
+        _text(name): TensorTraffic(*(_count(item[key]) for key in ("loaded_bytes", "stored_bytes", "padding_bytes")))
         for name, item in table.items()
     }
 
@@ -149,4 +165,5 @@ def _record(table: dict[str, Any]) -> LaunchRecord:
         stored_bytes=_count(table["stored_bytes"]),
         constexprs=constexprs,
         tensors=_tensors(table["tensors"]),
+        dot_flops=_count(table["dot_flops"]),
     )

@@ -132,6 +132,11 @@ class Record:
     def __repr__(self) -> str:
         return f"{self._name}({', '.join(f'{key}={value!r}' for key, value in self._fields.items())})"
 
+    @property
+    def record_name(self) -> str:
+        """The class's name."""
+        return self._name
+
     def as_dict(self) -> dict[str, Any]:
         return dict(self._fields)
 
