@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grader.judge import Judge, Submission, attention, check, speed
-from grader.judge.codegen import judge_forward_codegen
+from grader.judge.codegen import forward_launch, judge_all_parts, judge_forward_codegen
 from grader.judge.fa2_traffic import judge_skipped_tiles
 from grader.profiles import load_profile
 from grader.report.model import Diagnosis
@@ -90,6 +90,13 @@ def test_every_query_head_reads_its_kv_head(
 ) -> None:
     """Groups of 2 and 7, one kv head and several, batch 1 and 2."""
     _forward(submission, judge, batch=batch, q_heads=q_heads, kv_heads=kv_heads, q_len=40, k_len=50, head_dim=64)
+
+
+@check("grouped-heads")
+def test_more_heads_than_a_card_has_sms(submission: Submission, judge: Judge) -> None:
+    """164 heads, some rows without a key: a grid that is capped at the number of SMs leaves heads unwritten."""
+    case = attention.case(judge.rng(), batch=4, q_heads=41, q_len=33, k_len=20, head_dim=32, causal=True)
+    judge_all_parts(judge, submission, forward_launch(judge, case), parts=case.batch * case.q_heads)
 
 
 @check("head-dims")

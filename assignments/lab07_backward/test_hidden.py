@@ -19,10 +19,11 @@ from grader.judge.backward.checks import (
     require_equal,
     with_constant_column,
 )
-from grader.judge.backward.codegen import judge_backward_codegen
+from grader.judge.backward.codegen import backward_launch, judge_backward_codegen
 from grader.judge.backward.rare_specimens import RARE
 from grader.judge.backward.specimens import FORWARD, GRADIENTS, RIGHT
 from grader.judge.backward.trial import judge_kills, shapes, try_harness
+from grader.judge.codegen import judge_all_parts
 from grader.profiles import load_profile
 from grader.report.model import Diagnosis
 
@@ -81,6 +82,13 @@ def test_dk_and_dv_are_sums_over_the_group(
 ) -> None:
     """Groups of 7 and 2, one kv head and several, batch 1 and 2."""
     _backward(submission, judge, batch=batch, q_heads=q_heads, kv_heads=kv_heads, q_len=40, k_len=50, head_dim=32)
+
+
+@check("grouped-heads")
+def test_more_heads_than_a_card_has_sms(submission: Submission, judge: Judge) -> None:
+    """164 heads, some rows without a key: a grid that is capped at the number of SMs leaves gradients unwritten."""
+    asked = judging.problem(judge.rng(), batch=4, q_heads=41, q_len=33, k_len=20, head_dim=32, causal=True)
+    judge_all_parts(judge, submission, backward_launch(judge, asked), parts=asked.case.batch * asked.case.q_heads)
 
 
 @check("low-lse")

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from grader.judge import Judge, Submission, check
-from grader.judge.codegen import Launch, judge_codegen
+from grader.judge.codegen import judge_all_parts
 from grader.judge.decode import appending, attending, cache, rotary, stepping, timing
 from grader.judge.decode.cache import Memory
+from grader.judge.decode.codegen import decode_launch, judge_decode_codegen
 from grader.judge.decode.traffic import judge_append_traffic, require_counted
 from grader.judge.speed.decode import DecodeShape
 from grader.profiles import load_profile
@@ -239,6 +240,15 @@ def test_query_heads_read_their_kv_head(submission: Submission, judge: Judge, q_
     _decode(submission, judge, lens=(37, 50), q_heads=q_heads, kv_heads=kv_heads)
 
 
+@check("grouped-heads")
+def test_more_kv_heads_than_a_card_has_sms(submission: Submission, judge: Judge) -> None:
+    """164 kv heads of 41 sequences: a grid that is capped at the number of SMs leaves rows unwritten."""
+    rng = judge.rng()
+    lens = tuple(int(length) for length in rng.integers(1, 40, 41))
+    case = cache.case(rng, lens=lens, q_heads=8, kv_heads=4, head_dim=32)
+    judge_all_parts(judge, submission, decode_launch(judge, case), parts=case.batch * case.kv_heads)
+
+
 @check("cache-layouts")
 @pytest.mark.parametrize(
     "memory",
@@ -299,12 +309,9 @@ def test_token_by_token_equals_prefill(
 def test_code_for_every_card(submission: Submission, judge: Judge, q_heads: int) -> None:
     """Groups of 7 and of 1, head_dim 128, four splits; the profile's own capability is codegen-profile's."""
     case = cache.case(judge.rng(), lens=(1500, 900), q_heads=q_heads, head_dim=128, num_splits=4)
-    call = Launch(
-        attending.FUNCTION, cache.to_tensors(case, submission.device), attending.options(case), attending.MODULE
-    )
     cards = [load_profile(COURSE, name) for name in CARDS]
     profiles = [card for card in cards if card.sm != judge.profile.sm]
-    judge_codegen(judge, submission, call, profiles, tensor_cores=case.group > 1, async_copies=False)
+    judge_decode_codegen(judge, submission, case, profiles)
 
 
 @check("repeatable")

@@ -8,9 +8,9 @@ import pytest
 
 from grader.judge import Judge, Submission, check
 from grader.judge.benchmark_table import judge_plot
-from grader.judge.codegen import Launch, judge_codegen
 from grader.judge.decode import appending, attending, cache, rotary
 from grader.judge.decode.benchmark import judge_decode_benchmark
+from grader.judge.decode.codegen import judge_decode_codegen
 from grader.judge.decode.traffic import judge_decode_traffic
 from grader.judge.kernel_work import judge_kernel_work
 from grader.profiles import list_profiles, load_profile
@@ -86,10 +86,7 @@ def test_code_for_this_profile(submission: Submission, judge: Judge, q_heads: in
     if judge.profile.sm is None:
         judge.skip(f"profile {judge.profile.name} is not a GPU's; choose one with --profile")
     case = cache.case(judge.rng(), lens=(1500, 900), q_heads=q_heads, head_dim=128, dtype=dtype, num_splits=4)
-    call = Launch(
-        attending.FUNCTION, cache.to_tensors(case, submission.device), attending.options(case), attending.MODULE
-    )
-    judge_codegen(judge, submission, call, [judge.profile], tensor_cores=case.group > 1, async_copies=False)
+    judge_decode_codegen(judge, submission, case, [judge.profile])
 
 
 @check("benchmark-table")

@@ -1,19 +1,30 @@
-"""Holds what a submission would launch on a card to the gates of machine code, without a GPU."""
+"""Holds what a submission would launch on a card to the gates of machine code, without a GPU; and runs that very tape.
+
+Code that a card never gets proves nothing, so each tape that is compiled is also executed at the shape that it was
+recorded at: on sampled programs of each launch, whose finished rows are judged. A product behind a condition that never
+holds is none: executed products must be as many as the judged rows need, 4 head_dim FLOPs a visible pair.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol
 
+import numpy as np
+
 from grader.judge import attention
-from grader.judge.oracle import AttentionCase
-from grader.kernels.compile import Capture, KernelReport, inspect
+from grader.judge.oracle import AttentionCase, RowView
+from grader.judge.precision import Array
+from grader.kernels.compile import KernelReport, read_reports
 from grader.kernels.gates import GateFailure, gate_all, tensor_core_opcodes
 from grader.profiles import HardwareProfile
-from grader.report.model import Diagnosis
+from grader.report.model import Diagnosis, ErrorMap
+from grader.sandbox.failures import ContractViolated, NotCompilable
+from grader.sandbox.recorded import Recorded
 from grader.sandbox.submission import Submission
 from grader.sandbox.wire import Tensor
+from grader.worker.tape import MAX_CANDIDATES
 
 TEXTS = {
     "does-not-compile": "The kernel doesn't compile for the card, though the interpreter runs it.",
@@ -23,31 +34,89 @@ TEXTS = {
     "no-async-copies": "No asynchronous copy is in the code: loads and arithmetic don't overlap.",
     "registers": "Too many registers a thread.",
 }
+SAMPLE_S = 1.5
+"""Seconds in which programs of one tape begin to run in the interpreter."""
+LONGER = 8
+"""Times that budget where no row was finished within it."""
+JUDGED_ROWS = 48
+LABEL = "the recorded launches"
+Final = Sequence[Array | None] | None
+"""For each result which of its elements are final; None where all are."""
+Compare = Callable[[Any, Final], int | None]
+"""Judges the final elements of a call's value; FLOPs of products that they take, None where no row is finished."""
+NO_PRODUCTS = Diagnosis(
+    id="products-not-run", text="The products that are in the code don't run, or don't make the output."
+)
 
 
 class Judging(Protocol):
     """The part of the judge fixture that is used here."""
 
+    def rng(self) -> np.random.Generator: ...
     def measure(self, name: str, value: object) -> None: ...
-    def fail(self, message: str, *, diagnosis: Diagnosis | None = None) -> NoReturn: ...
+    def fail(
+        self, message: str, *, diagnosis: Diagnosis | None = None, error_map: ErrorMap | None = None
+    ) -> NoReturn: ...
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A call whose launches are looked at.
+
+    Attributes:
+        compare: judges what it gives.
+        module: that has the function; None for the submission's first file.
+    """
+
+    function: str
+    args: tuple[Tensor, ...]
+    compare: Compare
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    module: str | None = None
 
 
 def judge_forward_codegen(
     judge: Judging, submission: Submission, case: AttentionCase, profiles: Sequence[HardwareProfile]
 ) -> None:
     """As `judge_codegen`, for lab06's forward on a case in half precision; its kernels need asynchronous copies."""
-    call = Launch(attention.FUNCTION, attention.to_tensors(case, submission.device), {"causal": case.causal})
-    judge_codegen(judge, submission, call, profiles)
+
+    judge_codegen(judge, submission, forward_launch(judge, case), profiles)
 
 
-@dataclass(frozen=True)
-class Launch:
-    """A call whose launches are looked at: function, arguments, and the module that has it (None: the first file)."""
+def forward_launch(judge: Judging, case: AttentionCase) -> Launch:
+    """lab06's forward on a case; finished rows of O and the LSE are judged, some where there are many."""
 
-    function: str
-    args: tuple[Tensor, ...]
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    module: str | None = None
+    def compare(value: Any, final: Final) -> int | None:
+        results = attention.check_forward(value, case, device_of(value))
+        o_final, lse_final = masks(results, final)
+        finished = np.argwhere(o_final.all(axis=-1) & lse_final)
+        if not len(finished):
+            return None
+        chosen = finished if final is None else judge.rng().permutation(finished)[:JUDGED_ROWS]
+        view = RowView(case, chosen[:, 0], chosen[:, 1], chosen[:, 2:])
+        attention.judge_forward(judge, case, *results, view=view, label=LABEL)
+        return 4 * case.head_dim * int(visible_keys(case)[finished[:, 2]].sum())
+
+    return Launch(attention.FUNCTION, attention.to_tensors(case), compare, {"causal": case.causal})
+
+
+def masks(value: Sequence[Tensor], final: Final) -> list[Array]:
+    """Which elements of each of a call's results are final.
+
+    Raises:
+        ContractViolated: the executor was told of other results than the call gives.
+    """
+    told = [None] * len(value) if final is None else final
+    found = [np.ones(part.shape, bool) if mask is None else mask for part, mask in zip(value, told, strict=False)]
+    if [mask.shape for mask in found] != [part.shape for part in value]:
+        raise ContractViolated("What is finished of the results was not reported for each of them.")
+    return found
+
+
+def visible_keys(case: AttentionCase) -> Array:
+    """Keys that each query row sees, for a case without a window."""
+    rows = np.arange(case.q_len) + case.k_len - case.q_len + 1
+    return np.clip(rows, 0, case.k_len) if case.causal else np.full(case.q_len, case.k_len)
 
 
 def judge_codegen(
@@ -59,43 +128,127 @@ def judge_codegen(
     tensor_cores: bool = True,
     async_copies: bool = True,
 ) -> None:
-    """Capture the launches of a call for each card, compile them, and hold them to its gates.
+    """Record a call for each card, run what was recorded, compile it, and hold it to the card's gates.
 
-    Cards of one compute capability run the same code, so the launcher is asked once for all of them. Where it launches
-    the same kernels for every capability they are compiled together.
+    Cards of one compute capability run the same code, so the launcher is asked once for all of them. Where it does the
+    same for several capabilities, that is run once and compiled together.
 
     Args:
         tensor_cores, async_copies: whether the kernels that multiply need them.
     """
-    by_capability = {profile.sm: profile for profile in reversed(profiles)}
-    captures = {sm: _capture(judge, submission, call, profile) for sm, profile in by_capability.items()}
-    first = captures[profiles[0].sm]
-    if all(_launched(captured) == _launched(first) for captured in captures.values()):
-        reports = inspect(first, profiles, submission.isolation, submission.lab.limits)
-    else:
-        reports = [
-            report
-            for capability, captured in captures.items()
-            for report in inspect(captured, [by_capability[capability]], submission.isolation, submission.lab.limits)
-        ]
-    for profile in profiles:
-        _note(judge, [report for report in reports if report.capability == profile.sm], profile)
-        failures = gate_forward(reports, profile, tensor_cores=tensor_cores, async_copies=async_copies)
-        if failures:
-            worst = failures[0]
-            more = f" And {len(failures) - 1} more." if len(failures) > 1 else ""
-            judge.fail(worst.text + more, diagnosis=Diagnosis(id=worst.id, text=TEXTS[worst.id]))
+    for recorded, cards in _tapes(submission, call, profiles):
+        reports = compiled(recorded, cards)
+        if not reports:
+            judge.fail("No Triton kernel was launched, so there is no code to look at.")
+        for profile in cards:
+            _note(judge, [report for report in reports if report.capability == profile.sm], profile)
+            failures = gate_forward(reports, profile, tensor_cores=tensor_cores, async_copies=async_copies)
+            if failures:
+                worst = failures[0]
+                more = f" And {len(failures) - 1} more." if len(failures) > 1 else ""
+                judge.fail(worst.text + more, diagnosis=Diagnosis(id=worst.id, text=TEXTS[worst.id]))
+        _execute(judge, recorded, call.compare, counted=tensor_cores)
 
 
-def _capture(judge: Judging, submission: Submission, call: Launch, profile: HardwareProfile) -> Capture:
-    captured = submission.capture(call.function, *call.args, profile=profile, module=call.module, **call.kwargs)
-    if not captured.get("launches"):
-        judge.fail("No Triton kernel was launched, so there is no code to look at.")
-    return captured
+def _tapes(
+    submission: Submission, call: Launch, profiles: Sequence[HardwareProfile]
+) -> Iterator[tuple[Recorded, list[HardwareProfile]]]:
+    """Distinct tapes of the call, and the cards that each is for.
+
+    Only the card at hand can run what was recorded for it; any other's tape runs in the interpreter.
+    """
+    found: list[tuple[Recorded, list[HardwareProfile]]] = []
+    for capability in dict.fromkeys(profile.sm for profile in profiles):
+        cards = [profile for profile in profiles if profile.sm == capability]
+        target = submission.target
+        at_hand = submission.device == "cuda" and target is not None and target.sm == capability
+        device: Any = "cuda" if at_hand else "cpu"
+        args = [replace(tensor, device=device) for tensor in call.args]
+        recorded = submission.record(
+            call.function, *args, profile=cards[0], module=call.module, device=device, **call.kwargs
+        )
+        same = next((own for known, own in found if known.tape == recorded.tape and not at_hand), None)
+        if same is not None:
+            same += cards
+        else:
+            found.append((recorded, cards))
+    yield from found
 
 
-def _launched(captured: Capture) -> Capture:
-    return {key: value for key, value in captured.items() if key != "capability"}
+def compiled(recorded: Recorded, profiles: Sequence[HardwareProfile]) -> list[KernelReport]:
+    """A tape's launches, each compiled for the capabilities of those cards."""
+    capabilities = [profile.sm for profile in profiles if profile.sm is not None]
+    return read_reports(recorded.compile(list(dict.fromkeys(capabilities))))
+
+
+def _candidates(tape: dict[str, Any]) -> int:
+    """How many configurations the tape's autotuned launches have; the executor checks the tape's form."""
+    steps = tape.get("steps")
+    choices = [step for step in steps if type(step) is dict] if type(steps) is list else []
+    counts = [len(step["candidates"]) for step in choices if type(step.get("candidates")) is list]
+    return min(max(counts, default=1) or 1, MAX_CANDIDATES)
+
+
+def _execute(judge: Judging, recorded: Recorded, compare: Compare, *, counted: bool) -> None:
+    """Run a tape, with each candidate of its autotuner that compiles, and judge what is finished of the results."""
+    candidates = _candidates(recorded.tape)
+    for candidate in range(candidates):
+        try:
+            _execute_candidate(judge, recorded, compare, candidate, SAMPLE_S / candidates, counted=counted)
+        except NotCompilable:
+            # Dropped, as Triton's autotuner drops it, while another one passes the gates.
+            if candidates == 1:
+                raise
+
+
+def _execute_candidate(
+    judge: Judging, recorded: Recorded, compare: Compare, candidate: int, budget_s: float, *, counted: bool
+) -> None:
+    for seconds in (budget_s, LONGER * budget_s, None):
+        sample = {"seed": int(judge.rng().integers(1 << 30)), "budget_s": seconds} if seconds is not None else None
+        reply = recorded.run(sample=sample, candidate=candidate)
+        sampled = reply.get("sample")
+        needed = compare(reply["value"], sampled["final"] if sampled is not None else None)
+        if needed is None:
+            continue
+        if sampled is not None and counted:
+            _judge_products(judge, sum(int(launch["dot_flops"]) for launch in sampled["launches"]), needed)
+        return
+    raise ContractViolated(f"{recorded.function} finished no row of its results.")
+
+
+def judge_all_parts(judge: Judging, submission: Submission, call: Launch, parts: int) -> None:
+    """Judge a call that is made of more independent parts than the largest card has SMs: none may be left out.
+
+    Where each launch has a program for each part, some programs run, and their rows are judged. Fewer programs either
+    take several parts each or leave some out, so there all of them run, and all rows are judged.
+    """
+    device: Any = submission.device
+    args = [replace(tensor, device=device) for tensor in call.args]
+    recorded = submission.record(call.function, *args, module=call.module, **call.kwargs)
+    reply = recorded.run(sample={"seed": int(judge.rng().integers(1 << 30)), "budget_s": SAMPLE_S})
+    sampled = reply.get("sample")
+    if sampled is not None:
+        few = min((int(launch["programs"]) for launch in sampled["launches"]), default=0) < parts
+        if not few and call.compare(reply["value"], sampled["final"]) is not None:
+            return
+        reply = recorded.run()
+    call.compare(reply["value"], None)
+
+
+def _judge_products(judge: Judging, done: int, needed: int) -> None:
+    judge.measure("dot_flops_over_needed", done / needed if needed else 0.0)
+    if done < needed:
+        judge.fail(
+            f"The programs that made the judged rows run {done} FLOPs of tl.dot; two products a visible pair are "
+            f"{needed}. Do both with tl.dot, for every tile.",
+            diagnosis=NO_PRODUCTS,
+        )
+
+
+def device_of(value: Any) -> str:
+    first = value[0] if isinstance(value, (tuple, list)) and value else value
+    return first.device if isinstance(first, Tensor) else "cpu"
 
 
 def gate_forward(

@@ -21,8 +21,6 @@ from grader.report.model import Diagnosis
 from grader.worker.traffic_model import Traffic
 
 FLOAT_BYTES = 4
-LSE_TILE = 128
-"""Rows to whose multiple an LSE's buffer may be rounded up, as upstream's is."""
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -81,7 +79,7 @@ def judge_fa2_traffic(judge: Judging, case: AttentionCase, traffic: Traffic) -> 
             "reads it once and keeps what it needs in registers.",
             diagnosis=_KV_RELOADED,
         )
-    _judge_results(judge, case, traffic, work)
+    _judge_results(judge, traffic, work)
 
 
 def judge_skipped_tiles(judge: Judging, case: AttentionCase, traffic: Traffic, label: str) -> None:
@@ -173,7 +171,7 @@ def _row_blocks(judge: Judging, case: AttentionCase, traffic: Traffic, work: Wor
     return traffic.loaded("k") // work.kv_bytes
 
 
-def _judge_results(judge: Judging, case: AttentionCase, traffic: Traffic, work: Work) -> None:
+def _judge_results(judge: Judging, traffic: Traffic, work: Work) -> None:
     """O and LSE are stored once; what else is moved fits the partials of the splits."""
     o_bytes, lse_bytes = traffic.stored("out:0"), traffic.stored("out:1")
     judge.measure("o_stored_bytes", o_bytes)
@@ -182,16 +180,17 @@ def _judge_results(judge: Judging, case: AttentionCase, traffic: Traffic, work: 
         traffic,
         o_bytes=work.q_bytes,
         lse_bytes=work.rows * LSE_ITEMSIZE,
-        lse_padded=work.heads * -(-case.q_len // LSE_TILE) * LSE_TILE * LSE_ITEMSIZE,
         advice="Store it itself.",
         when=", after the loop over keys",
     )
     named = sum(traffic.loaded(name) for name in ("q", "k", "v"))
     partial = work.splits * work.rows * (work.head_dim + 2) * FLOAT_BYTES if work.splits > 1 else 0
     spare = 2 * work.rows * FLOAT_BYTES
+    # Rows of a last tile that the results' memory has room for, and the results themselves don't.
+    padding = sum(tensor.padding_bytes for tensor in traffic.tensors.values())
     for what, moved in (
         ("loads", traffic.loaded_bytes - named),
-        ("stores", traffic.stored_bytes - o_bytes - lse_bytes),
+        ("stores", traffic.stored_bytes - o_bytes - lse_bytes - padding),
     ):
         judge.measure(f"other_{what}_bytes", moved)
         if moved > partial + spare:

@@ -43,7 +43,7 @@ def judge_decode_traffic(judge: Judging, case: DecodeCase, traffic: Traffic) -> 
     _judge_table(judge, case, traffic)
     lse_bytes = case.batch * case.q_heads * LSE_ITEMSIZE
     advice = "A cast and a merge of splits are kernels' work."
-    judge_stored_once(judge, traffic, o_bytes=q_bytes, lse_bytes=lse_bytes, lse_padded=lse_bytes, advice=advice)
+    judge_stored_once(judge, traffic, o_bytes=q_bytes, lse_bytes=lse_bytes, advice=advice)
     _judge_splits(judge, case, traffic, splits)
     entries = case.kv_heads * sum(case.lens) * LOOKUPS * 8 + case.batch * 8
     bounds = decode_traffic_bounds(
