@@ -24,6 +24,8 @@ from triton.runtime.jit import get_jit_fn_file_line
 JSON = dict[str, Any]
 IMPORTABLE = ("triton", "math")
 MAX_FILE = 200
+CONSTEXPR = "__constexpr"
+"""What a rebuilt function's header calls `tl.constexpr`."""
 LAYOUTS = "triton.experimental.gluon.language."
 _LITERALS = (bool, int, float, str, type(None))
 
@@ -110,7 +112,7 @@ class Closure:
         for argument in arguments:
             argument.annotation = None
             if argument.arg in constexprs:
-                argument.annotation = ast.Constant("tl.constexpr")
+                argument.annotation = ast.Name(CONSTEXPR, ast.Load())
             elif argument.arg in typed:
                 argument.annotation = ast.Constant(typed[argument.arg])
 

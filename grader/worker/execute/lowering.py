@@ -26,7 +26,7 @@ MEMORY_BYTES = 2 << 30
 """What lowering may take beyond what the process has."""
 _TEXT_BYTES = 1 << 14
 _REASON_CHARACTERS = 400
-_REPR = re.compile(r"""^\w+\((["'])(.*)\1\)$""")
+_REPR = re.compile(r"""^\w+\((["'])(.* .*)\1\)$""")
 """Of an exception, as Triton puts it into messages."""
 _PATH = re.compile(r"(/[\w.\-]+)+/")
 

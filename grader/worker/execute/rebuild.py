@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +19,7 @@ from triton.experimental import gluon
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction
 
+from ..kernel_closure import CONSTEXPR
 from ..tape import JSON
 from .validate import BUILTINS, CannotRebuild, check, member, static
 
@@ -72,7 +72,7 @@ class Rebuilt:
                 waiting += [inner for binding in entry["bindings"].values() for inner in _referred(binding)]
         for index in made:
             for name, binding in self._functions[index]["bindings"].items():
-                if any(_referred(binding)):
+                if _referred(binding):
                     self._spaces[index][name] = self.value(binding)
         return self._built[position]
 
@@ -122,9 +122,10 @@ class Rebuilt:
         path = self._folder / f"kernel_{position}_{hashlib.sha256(content.encode()).hexdigest()[:16]}.py"
         if not path.exists():
             path.write_text(content)
-        space: dict[str, Any] = {"__builtins__": dict(_BUILTINS), "__name__": f"kernel_{position}", _LANGUAGE: tl}
+        space: dict[str, Any] = {"__builtins__": dict(_BUILTINS), "__name__": f"kernel_{position}"}
+        space |= {_LANGUAGE: tl, CONSTEXPR: tl.constexpr}
         for name, item in entry["bindings"].items():
-            if name.startswith("_default_") or not any(_referred(item)):
+            if name.startswith("_default_") or not _referred(item):
                 space[name] = self.value(item)
         self._spaces[position] = space
         is_kernel = entry["kind"] != "constexpr_function"
@@ -183,12 +184,11 @@ def literal(text: str) -> Any:
     return value
 
 
-def _referred(binding: JSON) -> Iterator[int]:
+def _referred(binding: JSON) -> list[int]:
     """Positions of the functions that a binding names; they are bound once all are built."""
     if binding["kind"] == "function":
-        yield int(binding["index"])
+        return [int(binding["index"])]
     inner = [*binding.get("items", ()), *binding.get("members", {}).values()]
     if binding["kind"] == "constexpr":
         inner.append(binding["value"])
-    for item in inner:
-        yield from _referred(item)
+    return [position for item in inner for position in _referred(item)]

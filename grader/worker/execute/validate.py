@@ -20,6 +20,7 @@ import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import ConstexprFunction, JITFunction
 
+from ..kernel_closure import CONSTEXPR
 from ..tape import JSON
 
 BUILTINS = frozenset({"range", "len", "min", "max", "int", "float", "print"})
@@ -207,9 +208,8 @@ def _header(scope: _Function, definition: ast.FunctionDef) -> None:
     for argument in arguments:
         _name(scope, argument, argument.arg)
         note = argument.annotation
-        if note is not None and not (
-            isinstance(note, ast.Constant) and type(note.value) is str and _ANNOTATION.fullmatch(note.value)
-        ):
+        is_type = isinstance(note, ast.Constant) and type(note.value) is str and _ANNOTATION.fullmatch(note.value)
+        if not (note is None or is_type or (isinstance(note, ast.Name) and note.id == CONSTEXPR)):
             raise scope.fail(argument, f"computes the annotation of `{argument.arg}`.")
     for default in (*header.defaults, *header.kw_defaults):
         if default is not None and not (isinstance(default, ast.Name) and default.id in scope.entry["bindings"]):
