@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 
+from .history import History
+from .values import Refused
+
 
 class Context:
     """What `forward` and `backward` expect of `ctx`."""
@@ -93,16 +96,29 @@ def _is_differentiable(result: Any, context: Context) -> bool:
 
 
 @contextmanager
-def plain_functions() -> Iterator[None]:
-    """In the block `Function.apply` calls the forward and remembers what the backward needs."""
+def plain_functions(history: History) -> Iterator[None]:
+    """In the block `Function.apply` calls the forward and remembers what the backward needs; nothing else has one."""
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise Refused(
+            history.where(),
+            "a launcher can't ask torch for gradients. Write them in the backward of a torch.autograd.Function, or "
+            "launch their kernels.",
+        )
+
     # The code is replaced, not the method: modules commonly keep `attention = Attention.apply`, bound before this runs.
     original = torch.autograd.Function.apply.__func__
     code, names = original.__code__, original.__globals__
+    engine = {name: getattr(torch.autograd, name) for name in ("backward", "grad")}
+    for name in engine:
+        setattr(torch.autograd, name, refuse)
     names["_recorded_apply"] = _apply
     original.__code__ = _Redirect.apply.__code__
     try:
         yield
     finally:
+        for name, function in engine.items():
+            setattr(torch.autograd, name, function)
         original.__code__ = code
         del names["_recorded_apply"]
 

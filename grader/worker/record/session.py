@@ -36,7 +36,7 @@ def watching(history: History, target: Target) -> Iterator[Launcher]:
         stack.enter_context(stand_in_cuda(target, history))
         stack.enter_context(data_free(history))
         stack.enter_context(plain_triton())
-        stack.enter_context(plain_functions())
+        stack.enter_context(plain_functions(history))
         stack.enter_context(recording_launches(launcher))
         stack.enter_context(recorder)
         yield launcher

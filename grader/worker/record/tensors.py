@@ -79,14 +79,17 @@ def reading(tensor: Any, what: str, history: History) -> Refused:
     )
 
 
-@contextmanager
-def data_free(history: History) -> Iterator[None]:
-    """In the block data-free tensors have an address, can be printed, and give only numbers that are known."""
+def _methods(history: History) -> dict[str, Any]:
+    """What data-free tensors answer in place of a FakeTensor's own methods."""
 
     def data_ptr(self: FakeTensor) -> int:
         return history.address_of(self)
 
     def shown(self: FakeTensor) -> str:
+        known = known_values(self, history)
+        if known is not None:
+            with torch.utils._python_dispatch._disable_current_modes():
+                return repr(known)
         history.note(f"{history.where()}: a tensor was printed; only its shape, dtype and device are known here.")
         return (
             f"tensor(shape={tuple(self.shape)}, dtype={self.dtype}, device='{self.device}', "
@@ -94,7 +97,11 @@ def data_free(history: History) -> Iterator[None]:
         )
 
     def formatted(self: FakeTensor, specification: str) -> str:
-        return shown(self)
+        known = known_values(self, history)
+        if known is None:
+            return shown(self)
+        with torch.utils._python_dispatch._disable_current_modes():
+            return format(known, specification)
 
     def numbers(self: FakeTensor, what: str) -> torch.Tensor:
         known = known_values(self, history)
@@ -118,7 +125,7 @@ def data_free(history: History) -> Iterator[None]:
     def copied(self: FakeTensor, memo: dict[int, Any]) -> Any:
         return memo.setdefault(id(self), self.detach().clone())  # torch's own would copy storages.
 
-    replaced = {
+    return {
         "data_ptr": data_ptr,
         "__repr__": shown,
         "__format__": formatted,
@@ -127,6 +134,12 @@ def data_free(history: History) -> Iterator[None]:
         "tolist": tolist,
         "__deepcopy__": copied,
     }
+
+
+@contextmanager
+def data_free(history: History) -> Iterator[None]:
+    """In the block data-free tensors have an address, can be printed, and give only numbers that are known."""
+    replaced = _methods(history)
     _lend_device_guard()
     before = {name: FakeTensor.__dict__.get(name, _ABSENT) for name in replaced}
     start_context = fake_tensor.init_gpu_context

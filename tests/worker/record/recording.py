@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from grader.profiles import load_profile
 from grader.worker import record
@@ -75,6 +76,32 @@ class Submission:
         )
         validate(tape)
         return dict(json.loads(json.dumps(tape)))
+
+
+def replayed(tape: JSON, inputs: dict[str, torch.Tensor], cotangents: Sequence[torch.Tensor]) -> dict[int, Any]:
+    """Tensors of a tape without launches by number, computed on the CPU."""
+    tensors: dict[int, Any] = {tape["inputs"][name]: tensor.detach() for name, tensor in inputs.items()}
+    tensors |= dict(zip(tape["cotangents"], cotangents, strict=True))
+
+    def value(item: Any) -> Any:
+        if isinstance(item, list):
+            return [value(one) for one in item]
+        if not isinstance(item, dict):
+            return item
+        ((kind, content),) = item.items()
+        if kind == "tuple":
+            return tuple(value(one) for one in content)
+        readers = {"t": tensors.__getitem__, "device": lambda name: torch.device("cpu")}
+        return readers.get(kind, lambda name: getattr(torch, name))(content)
+
+    for step in tape["steps"]:
+        _, packet, overload = step["name"].split(".")
+        operation = getattr(getattr(torch.ops.aten, packet), overload)
+        made = operation(*value(step["args"]), **{name: value(item) for name, item in step["kwargs"].items()})
+        for number, tensor in zip(step["out"], made if isinstance(made, (list, tuple)) else [made], strict=True):
+            if number is not None:
+                tensors[number] = tensor
+    return tensors
 
 
 def steps_of(tape: JSON, kind: str) -> list[JSON]:

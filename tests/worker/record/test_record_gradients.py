@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
-from recording import Submission, described, names_of, steps_of
+import torch
+from recording import Submission, described, names_of, replayed, steps_of
 
-from grader.worker.record import Refused
+from grader.worker.record import Refused, session
+from grader.worker.rules import Checker
 
 FREELY: dict[str, Any] = {"allow": ["moves", "rope", "partials"], "rope": ["x", "factor"], "scale": []}
 
@@ -35,6 +38,31 @@ def test_record_gradients_of_several_paths_are_summed(example: Submission) -> No
     assert (last["name"], last["args"]) == ("aten.mul.Tensor", [{"t": 2}, 1])
 
 
+class Permissive(Checker):
+    """No lab lets a launcher do all of this."""
+
+    def check(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None: ...
+
+    def finish(self, results: Any) -> None: ...
+
+
+def test_record_gradients_equal_those_of_torchs_engine(example: Submission, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "Checker", Permissive)
+    described_inputs = described(8, 8, requires_grad=True), described(8, requires_grad=True)
+    forms = [((8, 8), "float64"), ((8,), "float32"), ((), "float32")]
+    tape = example.record("in_torch", *described_inputs, cotangents=[described(*s, dtype=d) for s, d in forms])
+    torch.manual_seed(1)
+    inputs = {"x": torch.randn(8, 8, requires_grad=True), "w": torch.randn(8, requires_grad=True)}
+    cotangents = [torch.randn(shape, dtype=getattr(torch, dtype)) for shape, dtype in forms]
+    results = example.module.in_torch(**inputs)
+    torch.autograd.backward(results, cotangents)
+    found = replayed(tape, inputs, cotangents)
+    for result, written in zip(results, tape["result"]["tuple"], strict=True):
+        torch.testing.assert_close(found[written["t"]], result.detach())
+    for name, tensor in inputs.items():
+        torch.testing.assert_close(found[tape["gradients"][name]], tensor.grad)
+
+
 def test_record_gradients_of_an_input_that_needs_none_are_left_out(example: Submission) -> None:
     tape = example.record(
         "differentiable",
@@ -52,15 +80,16 @@ def test_record_gradients_of_a_registered_operation(example: Submission) -> None
     assert list(tape["gradients"].values()) == [steps_of(tape, "launch")[1]["args"]["y"]["t"]]
 
 
-def test_record_gradients_keep_the_strides_of_a_cotangent(example: Submission) -> None:
+def test_record_gradients_keep_the_strides_of_a_cotangent(example: Submission, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    inner = example.module.copied
+    functions = sys.modules["recorded_functions"]
+    inner = functions.copied
 
     def copied(x: Any) -> Any:
         seen.append(x.stride())
         return inner(x)
 
-    example.module.copied = copied
+    monkeypatch.setattr(functions, "copied", copied)
     expanded = type(described(64))("float32", (64,), (0,))
     example.record("wrong_gradients", described(64, requires_grad=True), "fits", cotangents=[expanded])
     assert seen == [(1,), (0,)]
@@ -83,4 +112,4 @@ def test_record_gradients_of_a_result_without_a_graph_are_refused(example: Submi
 def test_record_gradients_that_do_not_fit_are_refused(example: Submission, mode: str, message: str) -> None:
     with pytest.raises(Refused, match=message) as caught:
         example.record("wrong_gradients", described(64, requires_grad=True), mode, cotangents=[described(64)])
-    assert caught.value.where.startswith("recorded_launchers.py:")
+    assert caught.value.where.startswith("recorded_functions.py:")

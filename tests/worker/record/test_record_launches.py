@@ -20,9 +20,9 @@ def test_record_launch_names_arguments_with_their_defaults(example: Submission) 
     assert launch["args"] == {"x": {"t": 0}, "y": {"t": 1}, "n": 64}
     assert launch["constexprs"] == {"BLOCK": literal(64)}
     assert (launch["kernel"], launch["grid"], launch["phase"]) == ("copy_kernel", [1, 1, 1], "forward")
-    source = (FOLDER / "recorded_launchers.py").read_text().splitlines()
+    source = (FOLDER / "recorded_helpers.py").read_text().splitlines()
     file, _, line = launch["where"].partition(":")
-    assert file == "recorded_launchers.py"
+    assert file == "recorded_helpers.py"
     assert source[int(line) - 1].lstrip().startswith("copy_kernel[(triton.cdiv(x.numel()")
     assert [function["name"] for function in tape["functions"]] == ["copy_kernel", "doubled"]
     assert tape["result"] == {"t": 1}
@@ -119,7 +119,8 @@ def test_record_gpu_is_the_profiles(
         ("named tuple", "the named tuple Pair"),
         ("constexpr", "a tl.constexpr argument is a dict"),
         ("library", "torch.matmul on `x`"),
-        ("attention", "scaled_dot_product_attention calls torch"),
+        ("attention", "scaled_dot_product_attention"),
+        ("gradients", "a launcher can't ask torch for gradients"),
         ("other thread", "made where nothing is recorded"),
         ("constant", "at most 65536"),
     ],
@@ -127,7 +128,7 @@ def test_record_gpu_is_the_profiles(
 def test_record_mistake_is_refused_with_its_line(example: Submission, which: str, message: str) -> None:
     with pytest.raises(Refused, match=message) as caught:
         example.record("mistakes", described(8, 8), which)
-    assert caught.value.where.startswith("recorded_launchers.py:")
+    assert caught.value.where.startswith("recorded_")
     assert str(caught.value).startswith(f"{caught.value.where}: ")
 
 

@@ -20,6 +20,7 @@ IMPORTED = ["arange", "mul", "constant", "_to_copy", "zeros", "select", "add_", 
         ("numpy", r"Tensor.numpy\(\) reads"),
         ("asarray", "NumPy reads"),
         ("tolist", r"Tensor.tolist\(\) reads"),
+        ("overwritten", r"Tensor.tolist\(\) reads"),
         ("float", r"float\(\) of a tensor reads"),
         ("nonzero", "torch.nonzero reads"),
         ("equal", "torch.equal reads"),
@@ -143,6 +144,18 @@ def test_record_result_of_another_kind_is_refused(example: Submission) -> None:
         example.module.OF_ANOTHER_KIND = value
         with pytest.raises(ContractError, match=rf"the result is a .*{name}; expected exactly"):
             example.record("returns_another_kind", described(64))
+
+
+def test_record_starts_no_driver(example: Submission, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA build starts a context for the first tensor on "cuda", which fails where there is no GPU."""
+    from torch._subclasses import fake_tensor
+
+    def start(device: object) -> None:
+        raise RuntimeError("No CUDA GPUs are available")
+
+    monkeypatch.setattr(fake_tensor, "init_gpu_context", start)
+    assert len(steps_of(example.record("views", described(64)), "launch")) == 1
+    assert fake_tensor.init_gpu_context is start
 
 
 def test_record_afterwards_torch_and_triton_are_as_before(example: Submission) -> None:

@@ -22,6 +22,12 @@ def copy_kernel(x, y, n, BLOCK: tl.constexpr = 64):
     tl.store(y + i, doubled(tl.load(x + i, mask=i < n)), mask=i < n)
 
 
+def copied(x):
+    y = torch.empty_like(x)
+    copy_kernel[(triton.cdiv(x.numel(), 64),)](x, y, x.numel())
+    return y
+
+
 def workspace(x):
     """A buffer that is kept between calls, as large as the largest so far."""
     if "workspace" not in KEPT or KEPT["workspace"].numel() < x.numel():

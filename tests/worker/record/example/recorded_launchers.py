@@ -13,7 +13,8 @@ import recorded_helpers as helpers
 import torch
 import triton
 import triton.language as tl
-from recorded_helpers import copy_kernel
+from recorded_functions import differentiable, in_torch, square, wrong_gradients  # noqa: F401 - recorded by name
+from recorded_helpers import copied, copy_kernel
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra import libdevice
@@ -32,12 +33,6 @@ class Pair(NamedTuple):
 class Answer:
     out: torch.Tensor
     parts: list[torch.Tensor]
-
-
-def copied(x):
-    y = torch.empty_like(x)
-    copy_kernel[(triton.cdiv(x.numel(), 64),)](x, y, x.numel())
-    return y
 
 
 def allocations(x):
@@ -232,6 +227,7 @@ def integers(x, lens):
     assert torch.cumsum(steps, 0)[-1].item() == 15
     assert np.asarray(steps)[1] == 1
     assert 3 in steps
+    assert f"{steps[0]} {steps}" == "9 tensor([9, 1, 2, 3])"
     assert torch.from_numpy(np.array([2, 5])).max() == 5
     n = int(lens.max()) if KNOWN_LENGTHS else 17
     y = torch.empty_like(x)
@@ -291,83 +287,6 @@ def prints(x):
     return copied(x)
 
 
-class Scaled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, factor, n):
-        y, z = torch.empty_like(x), torch.empty_like(x)
-        copy_kernel[(1,)](x, y, n)
-        copy_kernel[(1,)](x, z, n)
-        ctx.save_for_backward(x, factor)
-        ctx.n = n
-        ctx.mark_non_differentiable(z)
-        return y, z
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad, unused):
-        x, factor = ctx.saved_tensors
-        assert (ctx.needs_input_grad[0], ctx.needs_input_grad[2]) == (True, False)
-        assert tuple(unused.shape) == tuple(x.shape)
-        dx, df = torch.empty_like(x), torch.empty_like(factor)
-        copy_kernel[(1,)](grad, dx, ctx.n)
-        copy_kernel[(1,)](grad, df, ctx.n)
-        return dx, df, None
-
-
-class Later(torch.autograd.Function):
-    @staticmethod
-    def forward(x):
-        return copied(x)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        (x,) = inputs
-        ctx.save_for_backward(x, output)
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return None if grad is None else copied(grad)
-
-
-scaled = Scaled.apply
-
-
-def differentiable(x, factor):
-    y, _ = scaled(x, factor, 64)
-    doubled = (y + y).view(8, 8).float()
-    return Later.apply(doubled.transpose(0, 1)), x * 1
-
-
-class Wrong(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, mode):
-        ctx.mode = mode
-        return copied(x)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return {
-            "few": grad,
-            "shape": (grad[:3], None),
-            "number": (2.0, None),
-            "extra": (grad, grad),
-            "fits": (copied(grad), None),
-        }[ctx.mode]
-
-
-def wrong_gradients(x, mode):
-    return Wrong.apply(x, mode)
-
-
-@torch.library.custom_op("recorded::square", mutates_args=())
-def square(x: torch.Tensor) -> torch.Tensor:
-    return copied(x)
-
-
-square.register_autograd(
-    lambda ctx, grad: copied(grad), setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0])
-)
 READS = {
     "item": lambda q: q.sum().item(),
     "numpy": lambda q: q.numpy(),
@@ -381,7 +300,14 @@ READS = {
     "equal": lambda q: torch.equal(q, q),
     "allclose": lambda q: torch.allclose(q, q),
     "written": lambda q: _written_by_a_kernel(q).item(),
+    "overwritten": lambda q: _overwritten_in_part(q).tolist(),
 }
+
+
+def _overwritten_in_part(q):
+    steps = torch.arange(4, device=q.device)
+    steps[:2].copy_(q[:2])
+    return steps
 
 
 def _written_by_a_kernel(q):
@@ -406,6 +332,7 @@ MISTAKES = {
     "loop": lambda x: [copy_kernel[(1,)](x, torch.empty(1, device="cuda"), 4) for _ in range(99)],
     "library": lambda x: x @ x,
     "attention": lambda x: torch.nn.functional.scaled_dot_product_attention(*3 * [x.view(1, 1, 8, 8)]),
+    "gradients": lambda x: torch.autograd.grad(x.requires_grad_(), x),
     "other thread": lambda x: copied(_in_another_thread(x)),
     "constant": lambda x: torch.tensor([0.0] * 70000),
 }
