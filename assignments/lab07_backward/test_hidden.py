@@ -86,8 +86,8 @@ def test_dk_and_dv_are_sums_over_the_group(
 
 @check("grouped-heads")
 def test_more_heads_than_a_card_has_sms(submission: Submission, judge: Judge) -> None:
-    """164 heads, some rows without a key: a grid that is capped at the number of SMs leaves gradients unwritten."""
-    asked = judging.problem(judge.rng(), batch=4, q_heads=41, q_len=33, k_len=20, head_dim=32, causal=True)
+    """164 heads under a causal mask: a grid that is capped at the number of SMs leaves gradients unwritten."""
+    asked = judging.problem(judge.rng(), batch=4, q_heads=41, q_len=20, k_len=33, head_dim=32, causal=True)
     judge_all_parts(judge, submission, backward_launch(judge, asked), parts=asked.case.batch * asked.case.q_heads)
 
 

@@ -115,6 +115,14 @@ def test_append_without_a_page_writes_nothing(submission: Submission, judge: Jud
     appending.judge_append(judge, submission, appending.case(judge.rng(), lens=(5, 7, 33), skipped=(1,)))
 
 
+@check("append-only-its-slot")
+def test_append_to_more_kv_heads_than_a_card_has_sms(submission: Submission, judge: Judge) -> None:
+    """164 kv heads of 41 sequences, each of which gets its row."""
+    rng = judge.rng()
+    lens = tuple(int(length) for length in rng.integers(0, 40, 41))
+    appending.judge_append(judge, submission, appending.case(rng, lens=lens, kv_heads=4, q_heads=4, head_dim=32))
+
+
 @check("append-layouts")
 @pytest.mark.parametrize(
     ("memory", "dtype", "head_dim"),

@@ -48,6 +48,8 @@ NO_PRODUCTS = Diagnosis(
     id="products-not-run", text="The products that are in the code don't run, or don't make the output."
 )
 
+CAPPED = Diagnosis(id="grid-capped", text="The grid has fewer programs than there are parts of the result.")
+
 
 class Judging(Protocol):
     """The part of the judge fixture that is used here."""
@@ -229,10 +231,17 @@ def judge_all_parts(judge: Judging, submission: Submission, call: Launch, parts:
     reply = recorded.run(sample={"seed": int(judge.rng().integers(1 << 30)), "budget_s": SAMPLE_S})
     sampled = reply.get("sample")
     if sampled is not None:
-        few = min((int(launch["programs"]) for launch in sampled["launches"]), default=0) < parts
-        if not few and call.compare(reply["value"], sampled["final"]) is not None:
+        fewest = min((int(launch["programs"]) for launch in sampled["launches"]), default=0)
+        if fewest >= parts and call.compare(reply["value"], sampled["final"]) is not None:
             return
         reply = recorded.run()
+        results = [part for part in reply["value"] if isinstance(part, Tensor)]
+        if fewest < parts and any(np.isnan(np.asarray(part.data, np.float64)).any() for part in results):
+            judge.fail(
+                f"A launch has {fewest} programs for {parts} heads, and part of the results was written by none (it "
+                "holds NaN). A grid covers all of the work, or its programs loop over it.",
+                diagnosis=CAPPED,
+            )
     call.compare(reply["value"], None)
 
 
