@@ -20,7 +20,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 
 from .execute.kernels import compiling, placed
-from .execute.lowering import explained, limit_memory, source_of, strict_pointers
+from .execute.lowering import be_quiet, explained, limit_memory, source_of, strict_pointers
 from .execute.rebuild import Rebuilt
 from .execute.validate import CannotRebuild
 from .sass import SassError, read_cubin
@@ -120,6 +120,7 @@ def _outcome(connection: Connection, process: Any, answered: bool, job: tuple[JS
 
 
 def _job(launch: JSON, functions: list[JSON], capability: int, cache: Path | None, send: Connection) -> None:
+    be_quiet()
     limit_memory(MEMORY_BYTES)
     with tempfile.TemporaryDirectory(prefix="kernel-") as folder, compiling():
         send.send(inspect_launch(launch, functions, capability, Path(folder), cache))

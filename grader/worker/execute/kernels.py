@@ -23,7 +23,7 @@ from triton.runtime.jit import JITFunction
 
 from ..kernel_closure import literal_of
 from ..tape import JSON
-from .lowering import CannotLower, lower_launch
+from .lowering import CannotLower, lower_launch, strict_pointers
 from .rebuild import Rebuilt
 from .validate import CannotRebuild
 
@@ -43,6 +43,7 @@ class Kernels:
     """
 
     def __init__(self, functions: list[JSON], folder: Path) -> None:
+        strict_pointers()
         self.functions = functions
         self._compiled = Rebuilt(functions, folder, interpreted=False)
         self._interpreted = Rebuilt(functions, folder, interpreted=True)
@@ -85,6 +86,9 @@ class Kernels:
             CannotRebuild: see `compiled`. CannotLower: Triton takes no such arguments.
         """
         function = self.compiled(launch["entry"])
+        strange = (args.keys() | launch["constexprs"].keys()) - set(function.arg_names)
+        if strange or args.keys() & launch["constexprs"].keys():
+            raise CannotLower(f"{launch['where']}: {launch['kernel']} is given arguments that it doesn't take.")
         constants = {name: self.value(encoded, interpreted=False) for name, encoded in launch["constexprs"].items()}
         options = {name: value for name, value in launch["options"].items() if value is not None}
         given = {**args, **constants, "debug": False, "instrumentation_mode": "", **options}

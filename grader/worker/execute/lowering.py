@@ -80,14 +80,19 @@ def _child(work: Callable[[], str], receive: int, send: int) -> None:
     status = 1
     try:
         os.close(receive)
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
+        be_quiet()
         limit_memory(MEMORY_BYTES)
         os.write(send, work().encode(errors="replace")[:_TEXT_BYTES])
         status = 0
     finally:
         os._exit(status)
+
+
+def be_quiet() -> None:
+    """Nothing that this process prints is seen from now on: kernel code may print while it's compiled."""
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
 
 
 def limit_memory(more: int) -> None:
@@ -107,7 +112,6 @@ def _ending(status: int) -> str:
 
 def _reason(description: JSON, functions: Rebuilt, place: Place) -> str:
     """Lower a launch in this process; why it can't be, or nothing."""
-    strict_pointers()
     try:
         target = driver.active.get_current_target()
         backend = make_backend(target)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +26,7 @@ from .validate import BUILTINS, CannotRebuild, check, member, static
 
 _LAYOUTS = "triton.experimental.gluon.language"
 _LANGUAGE = "__language__"
+"""Triton's interpreter wants to find the language in a kernel's namespace, under whatever name."""
 _BUILTINS = {name: getattr(__import__("builtins"), name) for name in sorted(BUILTINS)}
 
 
@@ -130,7 +132,7 @@ class Rebuilt:
         self._spaces[position] = space
         is_kernel = entry["kind"] != "constexpr_function"
         if self._interpreted and is_kernel:
-            tree = interpreter.FunctionRewriter.ast_transformer.visit(_Members(entry, space).visit(tree))
+            tree = interpreter.FunctionRewriter.ast_transformer.visit(_Meaning(entry, space).visit(tree))
             ast.fix_missing_locations(tree)
             for name, value in vars(interpreter).items():
                 space.setdefault(name, value)  # Helpers of the rewritten code, as Triton's own rewriting has it.
@@ -151,12 +153,17 @@ class Rebuilt:
         return make(function, noinline=entry["noinline"], **names)
 
 
-class _Members(ast.NodeTransformer):
-    """Names imported from the language are read of its modules, whose members the interpreter replaces."""
+class _Meaning(ast.NodeTransformer):
+    """Gives a kernel's tree the compiler's meaning where Python's differs.
+
+    Names imported from the language are read of its modules, whose members the interpreter replaces. `and`, `or` and
+    `not` go element by element.
+    """
 
     def __init__(self, entry: JSON, space: dict[str, Any]) -> None:
         self._bindings = entry["bindings"]
         self._space = space
+        space |= {_AND: _both, _OR: _either, _NOT: _negated}
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         binding = self._bindings.get(node.id)
@@ -165,6 +172,49 @@ class _Members(ast.NodeTransformer):
         module = f"__module_{node.id}"
         self._space[module] = importlib.import_module(binding["module"])
         return ast.copy_location(ast.Attribute(ast.Name(module, ast.Load()), binding["name"], ast.Load()), node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        self.generic_visit(node)
+        empty = ast.arguments([], [], None, [], [], None, [])
+        parts: list[ast.expr] = [ast.copy_location(ast.Lambda(empty, value), value) for value in node.values]
+        name = _AND if isinstance(node.op, ast.And) else _OR
+        return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), parts, []), node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.Not):
+            return node
+        return ast.copy_location(ast.Call(ast.Name(_NOT, ast.Load()), [node.operand], []), node)
+
+
+_AND, _OR, _NOT = "__and", "__or", "__not"
+
+
+def _both(*parts: Callable[[], Any]) -> Any:
+    return _joined(parts, "logical_and", ends=False)
+
+
+def _either(*parts: Callable[[], Any]) -> Any:
+    return _joined(parts, "logical_or", ends=True)
+
+
+def _joined(parts: Sequence[Callable[[], Any]], method: str, *, ends: bool) -> Any:
+    """Numbers end the evaluation as in Python; tensors are joined, all of them evaluated."""
+    tensors = []
+    for part in parts:
+        value = part()
+        if isinstance(value, tl.tensor):
+            tensors.append(value)
+        elif bool(value) is ends:
+            return value
+    while len(tensors) > 1:
+        last = tensors.pop()
+        tensors.append(getattr(tensors.pop(), method)(last))
+    return tensors[0] if tensors else value
+
+
+def _negated(value: Any) -> Any:
+    return value.__not__() if isinstance(value, tl.tensor) else not value
 
 
 def literal(text: str) -> Any:

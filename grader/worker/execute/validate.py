@@ -17,6 +17,7 @@ from typing import Any
 
 import triton
 import triton.language as tl
+from triton.compiler.code_generator import CodeGenerator
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import ConstexprFunction, JITFunction
 
@@ -25,6 +26,9 @@ from ..tape import JSON
 
 BUILTINS = frozenset({"range", "len", "min", "max", "int", "float", "print"})
 """What Triton's compiler has under these names, releases 3.6 and 3.7, less what asks for Python's types and objects."""
+_OTHER_BUILTINS = frozenset(CodeGenerator.builtin_namespace) - BUILTINS
+_INTERPRETERS = ("__", "_interpreted_", "interpreter_")
+"""Beginnings of names that rewriting puts into kernels."""
 MAX_NODES = 20_000
 MAX_NESTING = 60
 MAX_INT_BITS = 128
@@ -207,6 +211,8 @@ def _header(scope: _Function, definition: ast.FunctionDef) -> None:
     arguments = [*header.posonlyargs, *header.args, *header.kwonlyargs]
     for argument in arguments:
         _name(scope, argument, argument.arg)
+        if argument.arg in _OTHER_BUILTINS:
+            raise scope.fail(argument, f"gives `{argument.arg}` two meanings.")
         note = argument.annotation
         is_type = isinstance(note, ast.Constant) and type(note.value) is str and _ANNOTATION.fullmatch(note.value)
         if not (note is None or is_type or (isinstance(note, ast.Name) and note.id == CONSTEXPR)):
@@ -245,15 +251,16 @@ def _node(scope: _Function, node: ast.AST) -> None:
 
 
 def _name(scope: _Function, node: ast.AST, name: str) -> None:
-    if name.startswith("__") or not name.isidentifier():
-        raise scope.fail(node, f"names `{name}`.")
+    if name.startswith(_INTERPRETERS) or not name.isidentifier():
+        raise scope.fail(node, f"names `{name}`, a name that is kept for the grader.")
 
 
 def _free_name(scope: _Function, node: ast.Name) -> None:
     _name(scope, node, node.id)
     bound = node.id in scope.entry["bindings"]
     if isinstance(node.ctx, ast.Store):
-        if bound:
+        if bound or node.id in _OTHER_BUILTINS:
+            # Where the name isn't assigned yet, compiled code would find the other.
             raise scope.fail(node, f"gives `{node.id}` two meanings.")
         return
     if not isinstance(node.ctx, ast.Load):

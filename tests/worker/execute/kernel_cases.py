@@ -148,6 +148,15 @@ def other_element_kernel(x):
     tl.store(x.to(tl.pointer_type(tl.int8)), tl.load(x.to(tl.pointer_type(tl.int8))))
 
 
+@triton.jit
+def logic_kernel(x, n, FLAG: tl.constexpr, UNUSED: tl.constexpr):
+    i = tl.arange(0, 8)
+    few = (i < n) and (i > 0)
+    most = (i < 2) or (i >= n)
+    skipped = FLAG and UNUSED.to(tl.int32)
+    tl.store(x + i, few + 2 * most + 4 * (not (i == 3)) + 8 * (skipped or FLAG is None), mask=True and i < 8)  # noqa: SIM201
+
+
 POINTERS = (to_pointer_kernel, cast_pointer_kernel, dtype_pointer_kernel, null_pointer_kernel, address_kernel)
 
 
@@ -210,6 +219,31 @@ def interpreted(folder):
     }
 
 
+def logic(folder):
+    """`and`, `or` and `not` of tensors, as compiled: element by element."""
+    case = Case(folder, logic_kernel)
+    x = torch.zeros(8, dtype=torch.int32)
+    none = {"kind": "literal", "text": "None"}
+    with interpreting():
+        before = case.lowered({"x": x, "n": 5}, FLAG=none, UNUSED=none)
+        case.kernels.interpreted(0)[(1,)](x, 5, FLAG=None, UNUSED=None)
+    return {"before": before, "after": x.tolist()}
+
+
+def smuggled(folder):
+    """Options and constants among the arguments."""
+    found = []
+    for args, constexprs in (({"x": 0, "y": 0, "n": 0, "m": 0, "ir_override": "/etc/passwd"}, {}), (NUMBERS, NUMBERS)):
+        try:
+            Case(folder, plain_kernel).described(args, **constexprs)
+        except CannotLower as problem:
+            found.append(str(problem))
+    return found
+
+
+NUMBERS = {"n": {"kind": "literal", "text": "1"}}
+
+
 def lowered_while_interpreting(folder):
     with interpreting():
         return Case(folder, nested_kernel).lowered({"x": torch.empty(64)})
@@ -251,6 +285,8 @@ def main() -> None:
         "limited": [Case(folder, kernel).limited(0.5) for kernel in (endless_kernel, power_kernel)],
         "described": described(folder),
         "unlaunchable": unlaunchable(folder),
+        "smuggled": smuggled(folder),
+        "logic": logic(folder),
         # Last: Triton's own interpreter leaves the language changed where a helper was called.
         "interpreted": interpreted(folder),
     }

@@ -114,6 +114,17 @@ def test_describe_arguments_that_do_not_fit_are_refused(results: dict[str, Any])
     assert results["unlaunchable"].startswith("launcher.py:7: softmax_kernel can't be launched so: ")
 
 
+def test_describe_options_among_the_arguments_are_refused(results: dict[str, Any]) -> None:
+    refused = "launcher.py:7: plain_kernel is given arguments that it doesn't take."
+    assert results["smuggled"] == [refused, refused]
+
+
+def test_interpreted_logic_of_tensors_goes_by_element(results: dict[str, Any]) -> None:
+    few, most = [0, 1, 1, 1, 1, 0, 0, 0], [1, 1, 0, 0, 0, 1, 1, 1]
+    expected = [a + 2 * b + 4 * (i != 3) + 8 for i, (a, b) in enumerate(zip(few, most, strict=True))]
+    assert results["logic"] == {"before": "lowered", "after": expected}
+
+
 def test_kernels_of_all_solutions_are_rebuilt() -> None:
     found = run_script(SOLUTIONS)
     assert {problem for problem in found.values() if problem} == set()

@@ -81,6 +81,10 @@ REFUSED: dict[str, tuple[str, dict[str, Binding]]] = {
     "bytes": ("tl.store(x, b'1')", {}),
     "a number of a thousand digits": ("tl.store(x, 1" + "0" * 1000 + ")", {}),
     "two meanings": ("tl = x", {}),
+    "getattr as a local": ("if BLOCK:\n    getattr = 0\ntl.reduce(x, 0, getattr)", {}),
+    "isinstance as a loop's index": ("for isinstance in range(2):\n    pass", {}),
+    "a name of the rewriting": ("_interpreted_loop = x", {}),
+    "a binding of the rewriting": ("tl.store(x, interpreter_semantic)", {"interpreter_semantic": PICKLE}),
     # Attributes that lead out.
     "module of a module": ("tl.core.inspect.os.system('true')", {}),
     "module of a package": ("tl.extra.pkgutil.os.system('true')", {}),
@@ -152,6 +156,8 @@ def test_rebuilt_code_that_leaves_the_language_is_refused(tmp_path: Path, name: 
         ("x: 'tl.constexpr\" + open(1)'", "computes the annotation of `x`"),
         ("*x", r"has a decorator, \*args"),
         ("__x", "names `__x`"),
+        ("getattr", "gives `getattr` two meanings"),
+        ("_interpreted_loop", "names `_interpreted_loop`"),
     ],
 )
 def test_check_header_that_computes_is_refused(header: str, match: str) -> None:
