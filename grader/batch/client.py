@@ -18,6 +18,7 @@ from pathlib import Path
 from grader.batch.jobs import Answer, JobSpec, Step
 from grader.batch.protocol import Ended, Kill, Run, parse_line
 from grader.errors import InfrastructureError
+from grader.sandbox.forked import WarmExecutor
 from grader.sandbox.spawner import spawn
 from grader.session import LOG_VARIABLE
 
@@ -95,13 +96,23 @@ class WarmJudge:
     Args:
         tmp: folder for stages and scratch space; None for the system's.
         log: file that takes tracebacks and what the judge writes to stderr; None for this process's stderr.
+        executor: forks the executors of all jobs; None lets each start its own.
     """
 
-    def __init__(self, course: Path, labs: Sequence[str], *, tmp: Path | None = None, log: Path | None = None) -> None:
+    def __init__(
+        self,
+        course: Path,
+        labs: Sequence[str],
+        *,
+        tmp: Path | None = None,
+        log: Path | None = None,
+        executor: WarmExecutor | None = None,
+    ) -> None:
         self._course = course
         self._labs = list(labs)
         self._tmp = tmp
         self._log = log
+        self._executor = executor
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
@@ -170,6 +181,8 @@ class WarmJudge:
         if self._log is not None:
             environ.setdefault(LOG_VARIABLE, str(self._log))
         command = [sys.executable, "-m", "grader.batch.server", str(theirs.fileno()), str(os.getpid())]
+        command.append(self._executor.to_text() if self._executor is not None else "")
+        passed = [theirs.fileno(), *([self._executor.control.fileno()] if self._executor is not None else [])]
         with theirs, contextlib.ExitStack() as stack:
             log = stack.enter_context(open(self._log, "ab", opener=_private)) if self._log is not None else None
 
@@ -180,7 +193,7 @@ class WarmJudge:
                     stdout=log,
                     stderr=log,
                     env=environ,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=passed,
                     # Ctrl-C in a terminal reaches its whole group; ending the jobs in order is our business.
                     start_new_session=True,
                 )

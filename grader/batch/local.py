@@ -1,4 +1,4 @@
-"""Grades the jobs of a batch on this machine: a process each, so many at a time, a GPU to one of them at a time."""
+"""Grades the jobs of a batch on this machine: a process each, so many at a time, few of them on one GPU."""
 
 from __future__ import annotations
 
@@ -7,19 +7,27 @@ import os
 import selectors
 import signal
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from grader.batch.client import GRACE_S, HUNG, TRIES, Running, WarmJudge
 from grader.batch.conditions import Options
 from grader.batch.events import Answered, Began, Event, Stepped, Tick
 from grader.batch.jobs import Answer, Job, JobSpec
-from grader.errors import InfrastructureError
+from grader.course import Course
+from grader.errors import GraderError, InfrastructureError
+from grader.sandbox.forked import WarmExecutor, launch_warm
+from grader.sandbox.levels import choose_isolation
+from grader.session import protected
+from grader.target import choose_target
 
 TICK_S = 0.25
 END_TIMEOUT_S = 30.0
+JOBS_A_DEVICE = 4
+"""Its lock gives the card to one submission's windows at a time, a quarter of what grading it takes."""
 
 
 @dataclass
@@ -77,8 +85,8 @@ class LocalBackend:
         judge: forks the grading processes.
         options: of the batch.
         width: how many jobs run at a time.
-        devices: values for CUDA_VISIBLE_DEVICES; each is lent to one job at a time. Without any, jobs that use a GPU
-            take turns on the first visible one.
+        devices: values for CUDA_VISIBLE_DEVICES; each is lent to `JOBS_A_DEVICE` jobs at a time. Without any, jobs
+            that use a GPU share the first visible one.
     """
 
     def __init__(self, judge: WarmJudge, options: Options, width: int, devices: tuple[str, ...] = ()) -> None:
@@ -117,8 +125,10 @@ class LocalBackend:
         waiting.extendleft(reversed(passed_over))
 
     def _free_device(self) -> str | None:
-        taken = {slot.device for slot in self._slots}
-        return next((name for name in self._devices if name not in taken), None)
+        """The device with the fewest jobs; None where each has as many as it may."""
+        taken = Counter(slot.device for slot in self._slots)
+        name = min(self._devices, key=lambda device: taken[device])
+        return name if taken[name] < JOBS_A_DEVICE else None
 
     def _start(self, waiting: _Waiting, device: str | None, selector: selectors.BaseSelector) -> Event:
         try:
@@ -174,10 +184,30 @@ class LocalBackend:
 def local_backend(
     course: Path, options: Options, labs: Sequence[str], *, tmp: Path, log: Path, width: int, devices: tuple[str, ...]
 ) -> Iterator[LocalBackend]:
-    """A backend with a warm judge of its own, which ends with the block."""
-    judge = WarmJudge(course, labs, tmp=tmp.resolve(), log=log.resolve())
-    try:
+    """A backend with a warm judge and a warm executor of its own, which end with the block."""
+    with contextlib.ExitStack() as stack:
+        executor = _warm_executor(course, options, labs, width, stack)
+        judge = WarmJudge(course, labs, tmp=tmp.resolve(), log=log.resolve(), executor=executor)
+        stack.callback(judge.stop)
         judge.start()
         yield LocalBackend(judge, options, width, devices)
-    finally:
-        judge.stop()
+
+
+def _warm_executor(
+    course: Path, options: Options, labs: Sequence[str], width: int, stack: contextlib.ExitStack
+) -> WarmExecutor | None:
+    """What forks the executors of labs whose launchers are recorded; None where there are none, or it can't be had."""
+    found = Course(course)
+    recorded = [lab for lab in map(found.lab, labs) if lab.record]
+    if not recorded:
+        return None
+    largest = max((lab.limits for lab in recorded), key=lambda limits: limits.memory_mib)
+    try:
+        targets = [choose_target(found, lab, options.device, options.profile) for lab in recorded]
+        isolation = choose_isolation(options.isolation, protect=protected(found, tuple(map(Path, options.protect))))
+        device: Literal["cpu", "cuda"] = "cuda" if any(target.device == "cuda" for target in targets) else "cpu"
+        launched = launch_warm(isolation, largest, device, 2 * width)
+    except GraderError:
+        return None  # The jobs find the same, and say it.
+    stack.callback(launched.kill)
+    return WarmExecutor(launched.sock, device, largest.memory_mib)

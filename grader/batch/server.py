@@ -179,8 +179,11 @@ def _log(text: str) -> None:
 
 
 def main() -> None:
-    """``python -m grader.batch.server FD PARENT COURSE LAB…``: FD is the control socket, PARENT the starter's pid."""
-    fd, parent, course, *labs = sys.argv[1:]
+    """``python -m grader.batch.server FD PARENT EXECUTOR COURSE LAB…``.
+
+    FD is the control socket, PARENT the starter's pid, EXECUTOR a warm one as `WarmExecutor.to_text` writes it, or "".
+    """
+    fd, parent, executor, course, *labs = sys.argv[1:]
     die_with(int(parent))
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     control = socket.socket(fileno=int(fd))
@@ -188,7 +191,10 @@ def main() -> None:
     from grader.batch.warm import warm
     from grader.judge import memo
     from grader.sandbox import rundir
+    from grader.sandbox.executor import use_warm
+    from grader.sandbox.forked import WarmExecutor
 
+    use_warm(WarmExecutor.from_text(executor) if executor else None)
     rundir.sweep()
     made_by = warm(course, labs, _log)
     try:

@@ -15,6 +15,9 @@ from grader.sandbox.failures import (
     ContractViolated,
     Crashed,
     ImportFailed,
+    NotCompilable,
+    NotInterpretable,
+    OutOfBounds,
     OutOfMemory,
     Phase,
     SubmissionRaised,
@@ -34,6 +37,7 @@ _NO_PLACE_OF_THEIRS = re.compile(r'^(?:Extension modules: |  File "[^"\n]*/grade
 """Python's report of a crash ends with the worker's own frames and every compiled module; the submission's lines, which
 come before, must not lose their room to them."""
 MIB = 1 << 20
+CALLS = ("call", "execute")
 
 
 class WorkerClient:
@@ -113,7 +117,7 @@ class WorkerClient:
         """One request and its one reply.
 
         Returns:
-            what the worker answered; for a `call` the table of the value and what its options asked for.
+            what the worker answered; for a call the table of the value and what its options asked for.
 
         Args:
             doing: what the worker does meanwhile, for messages, e.g. "calling `merge`".
@@ -148,7 +152,7 @@ class WorkerClient:
             self.close()
             raise
         reply = self._value(frame.kind, value, doing, phase)
-        return reply if kind == "call" else reply["value"]
+        return reply if kind in CALLS else reply["value"]
 
     def _reply(self, number: int, deadline: float, hosts: Hosts | None) -> Frame:
         calls = 0
@@ -180,6 +184,12 @@ class WorkerClient:
             raise SubmissionRaised("TypeError", message, phase=phase)
         if kind == "contract":
             raise ContractViolated(message, phase=phase)
+        if kind == "outside":
+            raise OutOfBounds(message, table)
+        if kind == "uncompilable":
+            raise NotCompilable(message)
+        if kind == "uninterpretable":
+            raise NotInterpretable(message)
         if kind == "fault":
             self.close()
             if self._holds_submission:  # who lives in that process can make it fail, or say that it did

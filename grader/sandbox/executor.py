@@ -6,15 +6,21 @@ tape does wrong is the submission's failure; what the executor itself does wrong
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from grader.course import Limits
+from grader.errors import InfrastructureError
+from grader.profiles import detect
 from grader.sandbox.client import WorkerClient
+from grader.sandbox.device_lock import device_shared
 from grader.sandbox.failures import TimedOut, WorkerFailure
+from grader.sandbox.forked import ONE_THREAD, WarmExecutor
 from grader.sandbox.launch import LaunchSpec, launch
 from grader.sandbox.levels import Isolation
 from grader.sandbox.worker_process import LaunchedWorker
@@ -24,6 +30,16 @@ if TYPE_CHECKING:
     from grader.profiles import HardwareProfile
 
 Tape = dict[str, Any]
+GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
+_warm: WarmExecutor | None = None
+
+
+def use_warm(warm: WarmExecutor | None) -> None:
+    """From now on this process and those that it forks get their executors from a warm one."""
+    global _warm
+    _warm = warm
+
+
 Launcher = Callable[[LaunchSpec], LaunchedWorker]
 
 
@@ -57,14 +73,16 @@ class Executor:
     ) -> None:
         self._isolation, self._limits, self._device = isolation, limits, device
         self._target, self._launcher, self._busy = target, launcher, busy
+        self._lock = ""
         self._client: WorkerClient | None = None
         self._starting: Future[WorkerClient] | None = None
         self.versions: dict[str, str] = {}
 
     def warm(self) -> None:
         """Begin to start it; returns at once."""
-        if self._client is not None or self._starting is not None:
+        if (self._client is not None and not self._client.closed) or self._starting is not None:
             return
+        self._client = None
         starting: Future[WorkerClient] = Future()
 
         def start() -> None:
@@ -111,7 +129,8 @@ class Executor:
             "rules": rules,
             "options": options,
         }
-        reply = self._request("execute", body, timeout_s, doing)
+        with self._computing():
+            reply = self._request("execute", body, timeout_s, doing)
         return dict(reply)
 
     def compile(
@@ -125,6 +144,23 @@ class Executor:
             "capabilities": list(capabilities),
         }
         return self._request("compile", body, self._limits.compile_s, doing)
+
+    def _computing(self) -> contextlib.AbstractContextManager[None]:
+        """A GPU that nobody times on meanwhile."""
+        if self._device == "cpu":
+            return contextlib.nullcontext()
+        if not self._lock:
+            gpu = detect().gpu
+            self._lock = gpu.uuid if gpu is not None else self._device
+        return device_shared(self._lock)
+
+    def client(self) -> WorkerClient:
+        """The running executor itself, for whoever times tapes in it.
+
+        Raises:
+            InfrastructureError: it can't be started.
+        """
+        return self._ready()
 
     def _request(self, kind: str, body: dict[str, Any], timeout_s: float, doing: str) -> Any:
         client = self._ready()
@@ -148,14 +184,7 @@ class Executor:
         return self._client
 
     def _start(self) -> WorkerClient:
-        spec = LaunchSpec(
-            isolation=self._isolation,
-            limits=self._limits,
-            runtime="triton",
-            device="cuda" if self._device == "cuda" else "cpu",
-            env={BUSY_VARIABLE: "1"} if self._busy else {},
-        )
-        client = WorkerClient(self._launcher(spec), self._limits, self._device, busy=self._busy)
+        client = WorkerClient(self._worker(), self._limits, self._device, busy=self._busy)
         target = self._target.model_dump(mode="json") if self._target is not None and self._device == "cpu" else None
         try:
             self.versions = client.start("triton", self._device, modules=("execute.service",), target=target)
@@ -163,3 +192,22 @@ class Executor:
             client.close()
             raise
         return client
+
+    def _worker(self) -> LaunchedWorker:
+        """A fork of the warm executor where there is one, else a process of its own."""
+        environment = {BUSY_VARIABLE: "1"} if self._busy else {}
+        if _warm is not None and (self._device == "cpu" or _warm.device == "cuda"):
+            gpu = os.environ.get(GPU_VARIABLE)
+            # One that has died is missed in speed alone.
+            with contextlib.suppress(InfrastructureError):
+                forked = _warm.fork(self._device, environment | ({GPU_VARIABLE: gpu} if gpu is not None else {}))
+                return cast(LaunchedWorker, forked)  # It has all of one that a client uses.
+        return self._launcher(
+            LaunchSpec(
+                isolation=self._isolation,
+                limits=self._limits,
+                runtime="triton",
+                device="cuda" if self._device == "cuda" else "cpu",
+                env=environment | ONE_THREAD,
+            )
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from grader.report.model import Status
 
@@ -42,6 +42,33 @@ class SubmissionRaised(WorkerFailure):
         self.type_name, self.text, self.where, self.frames = type_name, text, where, frames
         said = f"{type_name}: {text}" if text else type_name
         super().__init__(f"{where}: {said}" if where else said, phase=phase)
+
+
+class OutOfBounds(WorkerFailure):
+    """A kernel was about to load or store outside of every tensor that it was given.
+
+    Attributes:
+        fault: what is known of the access: kernel, where, action, tensor, side, distance, index, shape.
+    """
+
+    status = Status.CONTRACT
+
+    def __init__(self, message: str, fault: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
+class NotCompilable(WorkerFailure):
+    """A kernel doesn't compile; the message is Triton's reason, at the submission's line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, phase="compile")
+
+
+class NotInterpretable(WorkerFailure):
+    """A kernel compiles, but Triton's interpreter can't run it: a GPU would, so it costs nothing here."""
+
+    status = Status.SKIPPED
 
 
 class ImportFailed(WorkerFailure):

@@ -60,6 +60,7 @@ class LaunchSpec:
         env: extra variables, e.g. ``TRITON_INTERPRET=1``.
         entry: module of `grader_worker` whose `main()` runs.
         extra_modules: further files to put beside the worker's own modules (the tests' small workers).
+        packets: its socket carries packets, for a worker that several judges ask.
     """
 
     isolation: Isolation
@@ -70,6 +71,7 @@ class LaunchSpec:
     env: dict[str, str] = field(default_factory=dict)
     entry: str = "main"
     extra_modules: tuple[Path, ...] = ()
+    packets: bool = False
 
 
 def _worker_package(target: Path, extra: tuple[Path, ...]) -> Path:
@@ -353,7 +355,8 @@ def launch(spec: LaunchSpec) -> LaunchedWorker:
     with contextlib.ExitStack() as undo:
         undo.callback(plan.close)
         plan.prepare()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        kind = socket.SOCK_SEQPACKET if spec.packets else socket.SOCK_STREAM
+        ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
         undo.callback(ours.close)
         pipe_read, pipe_write = os.pipe()
         info_read, info_write = os.pipe()

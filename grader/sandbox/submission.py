@@ -7,18 +7,21 @@ submission raises, prints or returns arrives here as data only.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from grader.course import Lab
+from grader.course import Lab, Record
 from grader.sandbox.client import WorkerClient
+from grader.sandbox.executor import Executor
 from grader.sandbox.failures import ContractViolated, SubmissionRaised, TimedOut, WorkerFailure
+from grader.sandbox.forked import ONE_THREAD
 from grader.sandbox.hosting import Hosted, Hosts
 from grader.sandbox.launch import LaunchSpec, launch
 from grader.sandbox.levels import Isolation
 from grader.sandbox.outcomes import Gradients, Measured, Mutated, Traced
+from grader.sandbox.recorded import Described, Recorded
 from grader.sandbox.timed import TimedWorker
 from grader.sandbox.worker_process import LaunchedWorker
 from grader.worker.channel import BUSY_VARIABLE
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from grader.sandbox.stage import Staged
 
 Device = Literal["cpu", "cuda"]
+Runtime = Literal["numpy", "torch", "triton"]
 Capture = dict[str, Any]
 TIMING_MODULES = {
     "numpy": ("timing",),
@@ -37,6 +41,7 @@ TIMING_MODULES = {
     "triton": ("timing", "timing_torch", "traffic"),
 }
 RUN = "run"
+RECORD = "record"
 INTERPRET = "interpret"
 TIME = "time"
 CAPTURE_PREFIX = "capture:"
@@ -66,6 +71,7 @@ class _Mode:
 
     env: dict[str, str]
     device: Device
+    runtime: Runtime
     modules: tuple[str, ...] = ()
     target: dict[str, Any] | None = None
     client: WorkerClient | None = None
@@ -92,6 +98,7 @@ class Submission:
 
     Attributes:
         default_timeout_s: limit on a call of the check that is being judged; None for the lab's.
+        recording: functions that are recorded and executed, by name, and what their launchers may do.
     """
 
     def __init__(
@@ -118,6 +125,8 @@ class Submission:
         self._busy = busy
         self._timeouts: Counter[tuple[str, str]] = Counter()
         self._modes: dict[str, _Mode] = {}
+        self._executors: dict[Device, Executor] = {}
+        self.recording: dict[str, Record] = dict(lab.record)
         self._profiles: dict[str, HardwareProfile] = {}
         self._module = next((name for name in lab.files.edit if name.endswith(".py")), lab.files.edit[0])
         self._module = self._module.removesuffix(".py").replace("/", ".")
@@ -135,6 +144,8 @@ class Submission:
             if mode.client is not None:
                 mode.client.close()
                 mode.client = None
+        for executor in self._executors.values():
+            executor.close()
 
     @property
     def isolation(self) -> Isolation:
@@ -200,11 +211,8 @@ class Submission:
         Raises:
             WorkerFailure: see `call`.
         """
-        mode = RUN
-        if interpreted and self.device != "cpu":
-            mode, args, kwargs = INTERPRET, tuple(map(_on_cpu, args)), {k: _on_cpu(v) for k, v in kwargs.items()}
         options: dict[str, Any] = {"trace": True, **({"mutable": mutable} if mutable else {})}
-        reply = self._perform(function, args, kwargs, module, timeout_s, options, mode=mode)
+        reply = self._perform(function, args, kwargs, module, timeout_s, options, interpreted=interpreted)
         traced = self._traced(reply, function)
         return replace(traced, arguments=self._table(reply, "mutated", function)) if mutable else traced
 
@@ -247,10 +255,8 @@ class Submission:
         Args:
             reversed_programs: run the programs of every launch from the last to the first: a GPU promises no order.
         """
-        args, kwargs = tuple(map(_on_cpu, args)), {key: _on_cpu(value) for key, value in kwargs.items()}
-        mode = RUN if self.device == "cpu" else INTERPRET
         options = {"reordered": True} if reversed_programs else {}
-        return self._perform(function, args, kwargs, module, timeout_s, options, mode=mode)["value"]
+        return self._perform(function, args, kwargs, module, timeout_s, options, interpreted=True)["value"]
 
     def mutating_call(
         self,
@@ -420,12 +426,143 @@ class Submission:
         module: str | None,
         timeout_s: float | None,
         options: dict[str, Any],
-        mode: str = RUN,
+        *,
+        interpreted: bool = False,
     ) -> dict[str, Any]:
+        """One call; `interpreted`: on CPU tensors in Triton's interpreter, wherever `device` is."""
         name = module or self._module
         timeouts = self._timeouts[name, function]
         if self._patience is not None and timeouts >= self._patience:
             raise TimedOut(f"`{function}` didn't answer within its limit {timeouts} times before, so it wasn't called.")
+        if interpreted and self.device != "cpu":
+            args, kwargs = tuple(map(_on_cpu, args)), {key: _on_cpu(value) for key, value in kwargs.items()}
+        try:
+            if function in self.recording:
+                device: Device = "cpu" if interpreted else self.device
+                reply = self._taped(function, args, kwargs, name, timeout_s, options, device)
+            else:
+                mode = INTERPRET if interpreted and self.device != "cpu" else RUN
+                reply = self._plainly(function, args, kwargs, name, timeout_s, options, mode)
+        except TimedOut:
+            self._timeouts[name, function] += 1
+            raise
+        if type(reply) is not dict or "value" not in reply:
+            raise ContractViolated(f"`{function}` answered without a value.")
+        return reply
+
+    def _taped(
+        self,
+        function: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        module: str,
+        timeout_s: float | None,
+        options: dict[str, Any],
+        device: Device,
+    ) -> dict[str, Any]:
+        given = dict(options)
+        mutable, cotangents = given.pop("mutable", ()), given.pop("cotangents", ())
+        recorded = self.record(
+            function,
+            *args,
+            module=module,
+            timeout_s=timeout_s,
+            cotangents=cotangents,
+            mutable=mutable,
+            device=device,
+            **kwargs,
+        )
+        return recorded.run(mutable=mutable, **given)
+
+    def record(
+        self,
+        function: str,
+        /,
+        *args: Any,
+        profile: HardwareProfile | None = None,
+        module: str | None = None,
+        timeout_s: float | None = None,
+        cotangents: Sequence[Tensor | None] = (),
+        mutable: tuple[str, ...] = (),
+        device: Device | None = None,
+        **kwargs: Any,
+    ) -> Recorded:
+        """Run a launcher on tensors without data and return the tape of what it did.
+
+        Args:
+            profile: whose card the tensors and `torch.cuda` answer for; this submission's by default.
+            cotangents: gradients of the results, for a function whose backward is recorded as well.
+            mutable: parameters that the call may change.
+            device: where the tape is to run; this submission's by default.
+
+        Raises:
+            WorkerFailure: the launcher raised, or did what its lab doesn't allow.
+        """
+        rules = self.recording[function]
+        described = Described(rules.parameters, rules.known)
+        given, named = described.call(args, kwargs)
+        wanted = [
+            None if item is None else described.tensor(f"cotangent {n}", item) for n, item in enumerate(cotangents)
+        ]
+        executor = self.executor(device or self.device)
+        executor.warm()
+        target = profile or self.target
+        name = module or self._module
+        limit_s = timeout_s or self.default_timeout_s or self.lab.limits.call_s
+        client = self._ready(self._recorder(target), name)
+        tape = client.request(
+            "record",
+            {
+                "module": name,
+                "function": function,
+                "args": given,
+                "kwargs": named,
+                "cotangents": wanted,
+                "rules": rules.model_dump(mode="json"),
+                "parameters": list(rules.parameters),
+                "mutable": list(mutable),
+            },
+            timeout_s=limit_s,
+            doing=f"calling `{function}`",
+        )
+        if type(tape) is not dict:
+            raise ContractViolated(f"What `{function}` did was not recorded as a table.")
+        return Recorded(
+            function,
+            tape,
+            tuple(described.inputs),
+            rules.model_dump(mode="json"),
+            executor,
+            limit_s,
+            tuple(cotangents),
+        )
+
+    def executor(self, device: Device) -> Executor:
+        """What runs this submission's tapes on a device."""
+        if device not in self._executors:
+            self._executors[device] = Executor(
+                self._isolation, self.lab.limits, device, self.target, launcher=self._launcher, busy=self._busy
+            )
+        return self._executors[device]
+
+    def _recorder(self, target: HardwareProfile | None) -> str:
+        """Name of the mode whose worker records for that card."""
+        if target is None or target.sm is None:
+            raise ValueError("recording needs the hardware profile of a GPU")
+        mode = f"{RECORD}:{target.name}"
+        self._profiles[mode] = target
+        return mode
+
+    def _plainly(
+        self,
+        function: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str,
+        timeout_s: float | None,
+        options: dict[str, Any],
+        mode: str,
+    ) -> dict[str, Any]:
         client = self._ready(mode, name)
         hosts = Hosts()
         body = {
@@ -435,19 +572,13 @@ class Submission:
             "kwargs": {key: hosts.replace(value) for key, value in kwargs.items()},
             "options": options,
         }
-        try:
-            reply = client.request(
-                "call",
-                body,
-                timeout_s=timeout_s or self.default_timeout_s or self.lab.limits.call_s,
-                doing=f"calling `{function}`",
-                hosts=hosts,
-            )
-        except TimedOut:
-            self._timeouts[name, function] += 1
-            raise
-        if type(reply) is not dict or "value" not in reply:
-            raise ContractViolated(f"`{function}` answered without a value.")
+        reply: dict[str, Any] = client.request(
+            "call",
+            body,
+            timeout_s=timeout_s or self.default_timeout_s or self.lab.limits.call_s,
+            doing=f"calling `{function}`",
+            hosts=hosts,
+        )
         return reply
 
     @staticmethod
@@ -484,35 +615,38 @@ class Submission:
 
     def _new_mode(self, name: str) -> _Mode:
         env = {} if name == TIME else dict(POISON)  # poison costs time at every allocation
+        runtime: Runtime = self.lab.runtime
         if name.startswith(CAPTURE_PREFIX):
-            return _Mode(env, "cpu", ("capture",), self._profiles[name].model_dump(mode="json"))
+            return _Mode(env, "cpu", runtime, ("capture",), self._profiles[name].model_dump(mode="json"))
+        if name.startswith(RECORD):
+            return _Mode(env, "cpu", runtime, ("record.service",), self._profiles[name].model_dump(mode="json"))
         target = None
         device: Device = "cpu" if name == INTERPRET else self.device
-        if self.lab.runtime == "triton" and device == "cpu":
+        if runtime == "triton" and device == "cpu":
             env["TRITON_INTERPRET"] = "1"
             if self.target is not None and self.target.sm is not None:
                 target = self.target.model_dump(mode="json")
-        if self.lab.runtime == "numpy":
+        if runtime == "numpy":
             # Small products: threads cost more than they bring, most of all while other submissions are graded, and
             # one thread adds in one order on every machine.
-            env |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+            env |= ONE_THREAD
         if name == TIME:
-            return _Mode(env, device, TIMING_MODULES[self.lab.runtime], target)
-        return _Mode(env, device, ("traffic",) if self.lab.runtime == "triton" else (), target)
+            return _Mode(env, device, runtime, TIMING_MODULES[runtime], target)
+        return _Mode(env, device, runtime, ("traffic",) if runtime == "triton" else (), target)
 
     def _start(self, mode: _Mode) -> WorkerClient:
         spec = LaunchSpec(
             isolation=self._isolation,
             limits=self.lab.limits,
             stage=Path(self._staged.path),
-            runtime=self.lab.runtime,
+            runtime=mode.runtime,
             device=mode.device,
             env={**mode.env, BUSY_VARIABLE: "1"} if self._busy else mode.env,
         )
         client = WorkerClient(self._launcher(spec), self.lab.limits, mode.device, busy=self._busy)
         try:
             self.versions = client.start(
-                self.lab.runtime, mode.device, submission=True, modules=mode.modules, target=mode.target
+                mode.runtime, mode.device, submission=True, modules=mode.modules, target=mode.target
             )
         except BaseException:
             client.close()

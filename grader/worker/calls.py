@@ -33,6 +33,18 @@ class RaisedError(Exception):
     """The submission's code raised; the exception is the cause."""
 
 
+class Answered(Exception):
+    """A request ends in a reply of another kind than a result.
+
+    Attributes:
+        kind: of the reply, e.g. ``contract``. body: what the judge reads.
+    """
+
+    def __init__(self, kind: str, body: dict[str, Any]) -> None:
+        super().__init__(kind)
+        self.kind, self.body = kind, body
+
+
 @dataclass
 class Options:
     """What a `call` message asks for beside the call.

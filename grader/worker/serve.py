@@ -5,7 +5,6 @@ Everything that the loop needs is bound before the submission's folder comes on 
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import faulthandler
 import fcntl
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from . import calls
-from .calls import Arguments, Options, RaisedError
+from .calls import Answered, Arguments, Options, RaisedError
 from .channel import BUSY_VARIABLE, SPIN_S, Channel, ClosedError, Frame
 from .codec import Encoder
 from .guards import ContractError
@@ -31,13 +30,14 @@ from .wire import MAX_BYTES, HostRef, Json, Leaf, UnsendableError, WireError, nu
 
 SOCKET_FD = 3
 SUBMISSION_VARIABLE = "GRADE_SUBMISSION_DIR"
+TIMING = "time_"
+"""Requests that begin so are for the timers."""
 HIGH_FD = 100
 """The socket moves up here, out of the way of code that closes or reuses the first descriptors."""
 MAX_FAULT_TEXT = 4000
 KEPT_BYTES = 64 << 20
 """The last call's buffers are kept alive up to this size."""
 
-_count_threads = _thread._count
 _exit, _flush_stdout, _flush_stderr = os._exit, sys.stdout.flush, sys.stderr.flush
 _format_exc = traceback.format_exc
 
@@ -71,24 +71,21 @@ class _Worker:
         self._device = "cpu"
         self._submission: Submission | None = None
         self._kept: Arguments | None = None
-        self._timer: Any = None
-        self._threads = 0
+        self._timers: Any = None
+        self._executor: Any = None
+        self._recorder: Any = None
         self._stack = contextlib.ExitStack()
         self._handlers = {
             "start": self._start,
             "import": self._import,
             "signature": self._signature,
+            "record": self._record,
             "capture": self._capture,
             "inspect": self._inspect,
             "cuda_compile": self._cuda_compile,
             "cuda_device": self._cuda_device,
             "cuda_launch": self._cuda_launch,
             "cuda_time": self._cuda_time,
-            "time_open": self._time_open,
-            "time_warm": self._time_warm,
-            "time_window": self._time_window,
-            "time_watch": self._time_watch,
-            "time_close": self._time_close,
         }
 
     def serve(self) -> None:
@@ -120,8 +117,17 @@ class _Worker:
             if frame.kind == "call":
                 tree, buffers = self._call(body, arguments)
                 return "result", tree, buffers
+            if frame.kind == "execute":
+                tree, buffers = self._executor.run(body, arguments)
+                return "result", tree, buffers
+            if frame.kind == "compile":
+                return _written("result", {"value": self._executor.compile(body, arguments)})
+            if frame.kind.startswith(TIMING):
+                return _written("result", {"value": self._time(frame.kind.removeprefix(TIMING), body)})
             answer = self._handlers[frame.kind](body)
             return _written("result", {"value": answer})
+        except Answered as answered:
+            return _written(answered.kind, answered.body)
         except RaisedError as error:
             return _written("raised", self._describe(error.__cause__ or error))
         except ContractError as error:
@@ -147,10 +153,14 @@ class _Worker:
                 import_module(f"{__package__}.interpreter_fixes").apply()
         for name in body["modules"]:
             import_module(f"{__package__}.{name}")
-        if body["target"] is not None:
+        if "execute.service" in body["modules"]:
+            self._executor = import_module(f"{__package__}.execute.service").Service(body["target"], self._device)
+        elif "record.service" in body["modules"]:
+            folder = os.environ[SUBMISSION_VARIABLE]
+            self._recorder = import_module(f"{__package__}.record.service").Service(body["target"], folder)
+        elif body["target"] is not None:
             tensors = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "fake"
             self._stack.enter_context(import_module(f"{__package__}.fake_cuda").fake_cuda(body["target"], tensors))
-        self._threads = _count_threads()
         if body["submission"]:
             folder = os.environ[SUBMISSION_VARIABLE]
             self._submission = Submission(folder)
@@ -158,8 +168,10 @@ class _Worker:
         return versions
 
     def _import(self, body: dict[str, Any]) -> None:
+        watching = self._recorder.importing() if self._recorder is not None else contextlib.nullcontext()
         try:
-            self._files().load(body["module"])
+            with watching:
+                self._files().load(body["module"])
         except MissingError:
             raise
         except BaseException as error:
@@ -192,14 +204,35 @@ class _Worker:
         except Exception as error:  # the text of a default value is the submission's code
             raise RaisedError from error
 
+    def _function(self, body: dict[str, Any]) -> Any:
+        """The function that a request names."""
+        try:
+            return self._files().function(body["module"], body["function"])
+        except MissingError:
+            raise
+        except Exception as error:  # a module's __getattr__ may do anything
+            raise RaisedError from error
+
     def _bound(self, body: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The function that a request names, and its arguments by parameter."""
         try:
-            function = self._files().function(body["module"], body["function"])
+            function = self._function(body)
             return function, self._files().bind(body["function"], function, body["args"], body["kwargs"])
         except (MissingError, SignatureError):
             raise
         except Exception as error:  # a module's __getattr__ or a function's __signature__ may do anything
+            raise RaisedError from error
+
+    def _record(self, body: dict[str, Any]) -> Any:
+        with self._recorder.importing():
+            function = self._function(body)
+        call = self._recorder.call(body)
+        try:
+            self._files().bind(body["function"], function, call.args, call.kwargs)
+            return call.record(function)
+        except (Answered, ContractError, SignatureError):
+            raise
+        except BaseException as error:
             raise RaisedError from error
 
     def _capture(self, body: dict[str, Any]) -> Any:
@@ -225,33 +258,14 @@ class _Worker:
     def _cuda_time(self, body: dict[str, Any]) -> Any:
         return import_module(f"{__package__}.cuda_launch").time(**body)
 
-    def _time_open(self, body: dict[str, Any]) -> None:
-        self._time_close({})
-        timing = import_module(f"{__package__}.timing")
-        try:
-            function = self._files().function(body.pop("module"), body.pop("function"))
-        except MissingError:
-            raise
-        except Exception as error:  # a module's __getattr__ may do anything
-            raise RaisedError from error
-        self._timer = timing.open_timer(
-            function, body, runtime=self._runtime, device=self._device, threads=self._threads
-        )
-
-    def _time_warm(self, body: dict[str, Any]) -> Any:
-        return self._timer.warm(**body)
-
-    def _time_window(self, body: dict[str, Any]) -> Any:
-        return self._timer.window(**body)
-
-    def _time_watch(self, body: dict[str, Any]) -> Any:
-        traffic, calls = (import_module(f"{__package__}.{name}") for name in ("traffic", "foreign_calls"))
-        return self._timer.watch(**body, tracing=traffic.tracing, noting_calls=calls.noting_foreign_calls)
-
-    def _time_close(self, body: dict[str, Any]) -> None:
-        if self._timer is not None:
-            self._timer.close()
-            self._timer = None
+    def _time(self, name: str, body: dict[str, Any]) -> Any:
+        """One request to the timers; see `timing.Timers`."""
+        if self._executor is not None:
+            return self._executor.time(name, body)
+        if self._timers is None:
+            timing = import_module(f"{__package__}.timing")
+            self._timers = timing.Timers(self._runtime, self._device, self._function)
+        return getattr(self._timers, name)(**body)
 
     def _files(self) -> Submission:
         if self._submission is None:
