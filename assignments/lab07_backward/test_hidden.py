@@ -209,7 +209,7 @@ def test_tiles_that_the_mask_hides_are_not_loaded(submission: Submission, judge:
 @check("codegen-cards")
 def test_code_for_cards(submission: Submission, judge: Judge) -> None:
     """head_dim 128 in bfloat16, 1024 queries and keys; cards of one capability run the same code."""
-    case = attention.case(judge.rng(), q_len=1024, head_dim=128, dtype="bfloat16")
+    case = attention.case(judge.rng(), q_heads=1, q_len=1024, head_dim=128, dtype="bfloat16")
     judge_backward_codegen(judge, submission, case, [load_profile(COURSE, name) for name in CARDS])
 
 

@@ -156,7 +156,7 @@ def test_code_for_this_profile(submission: Submission, judge: Judge, head_dim: i
     """The backward's launches for 1024 queries and keys, compiled for the profile's card."""
     if judge.profile.sm is None:
         judge.skip(f"profile {judge.profile.name} is not a GPU's; choose one with --profile")
-    case = attention.case(judge.rng(), q_len=1024, head_dim=head_dim, dtype=dtype, causal=causal)
+    case = attention.case(judge.rng(), q_heads=1, q_len=1024, head_dim=head_dim, dtype=dtype, causal=causal)
     judge_backward_codegen(judge, submission, case, [judge.profile])
 
 

@@ -8,6 +8,7 @@ products, adds tile by tile in float32 and rounds the gradients.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -145,14 +146,18 @@ def cancellation_noise(case: AttentionCase, grad_o: Array) -> dict[str, float]:
     return {"dQ": float(np.sqrt(dq)), "dK": float(np.sqrt(dk.max())), "dV": 0.0}
 
 
-def gradient_bounds(case: AttentionCase, grad_o: Array) -> GradientBounds:
-    """Bounds of the gradients of a case, by the rules of the forward pass, and room for `cancellation_noise`."""
+def gradient_bounds(case: AttentionCase, grad_o: Array, tilings: Sequence[Tiling] = TILINGS) -> GradientBounds:
+    """Bounds of the gradients of a case, by the rules of the forward pass, and room for `cancellation_noise`.
+
+    Args:
+        tilings: of the emulated kernels; each takes seconds for a thousand queries and keys.
+    """
     exact = gradients(case, grad_o)
     noise = score_noise(forward_view(RowView.whole(case))[1])
-    emulated = [emulate_gradients(case, grad_o, tiling).named() for tiling in TILINGS]
+    emulated = [emulate_gradients(case, grad_o, tiling).named() for tiling in tilings]
     # A kernel that is given an exact LSE recomputes scores with roundings that this LSE doesn't share.
     stored = output_and_lse(case)
-    emulated += [emulate_gradients(case, grad_o, tiling, stored).named() for tiling in TILINGS[:2]]
+    emulated += [emulate_gradients(case, grad_o, tiling, stored).named() for tiling in tilings[:2]]
     cancelled = cancellation_noise(case, grad_o)
     bounds = {}
     for name, expected in exact.named().items():

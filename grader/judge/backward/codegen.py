@@ -12,6 +12,7 @@ from grader.judge.codegen import LABEL, Final, Judging, Launch, device_of, judge
 from grader.judge.gradients import Gradients, gradient_bounds
 from grader.judge.oracle import AttentionCase
 from grader.judge.precision import Array, round_to
+from grader.judge.tolerance import TILINGS
 from grader.profiles import HardwareProfile
 from grader.sandbox.submission import Submission
 
@@ -26,7 +27,7 @@ def judge_backward_codegen(
 
 def backward_launch(judge: Judging, asked: Problem) -> Launch:
     """`attention_backward` on a problem; the finished elements of its gradients are judged."""
-    case, bounds = asked.case, gradient_bounds(asked.case, asked.grad_o)
+    case, bounds = asked.case, gradient_bounds(asked.case, asked.grad_o, TILINGS[:1])
 
     def compare(value: Any, final: Final) -> int | None:
         check_gradients(value, case, device_of(value))
