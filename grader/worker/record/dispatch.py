@@ -84,6 +84,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if step is None:
             return result
         if values is None and (known or not (given or name.startswith(_ARBITRARY))) and _is_small(result):
+            if known and func._schema.is_mutable:
+                for item in given:
+                    self._history.preserve(item)
             values = self._on_values(func, args, kwargs)
         self._keep(step, result, values, given)
         if self.checker is not None:
@@ -115,7 +118,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             for tensor in given:
                 memory = self._history.value_of(tensor).memory
                 if memory.writes[-1] is step and step is not memory.creation:
-                    memory.lost = memory.lost or step.origin is None
+                    memory.lost = memory.lost or (step.origin is None and step.call == memory.call)
                     memory.unread = self._history.call
 
     def _on_values(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

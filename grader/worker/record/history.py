@@ -1,8 +1,8 @@
 """Everything that a submission did with tensors since its import, as far as a later call may need it.
 
 Tensors hold on to the steps that made them; a storage to the operations that wrote into it. A call that uses a tensor
-from before gets these steps at the head of its tape. What an earlier call's kernels or arguments left in a buffer is
-not repeated: a buffer starts each call as the operations on constants left it.
+from before gets these steps at the head of its tape. What earlier calls wrote into it is not repeated: a buffer starts
+each call as the import, or the call that made it, left it by operations on constants.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .values import JSON, Encoder, Memory, Origin, Refused, Step, Value, constan
 
 ALLOCATION_ALIGNMENT = 512
 """torch's CUDA allocator hands out addresses that are multiples of 512."""
-_FIRST_ADDRESS, _LAST_ADDRESS = 1 << 40, 1 << 46
+_FIRST_ADDRESS = 1 << 40
 MAX_WRITES = 512
 _SWEEP = 1024
 _OVERWRITING = frozenset({"zero_", "fill_", "copy_"})
@@ -57,6 +57,7 @@ class History:
         self._address = _FIRST_ADDRESS
         self._number = 0
         self._touched: list[Memory] = []
+        self._preserved: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         self._lists: list[list[Step]] = []
         self._count = 0
         self.call = 0
@@ -115,13 +116,24 @@ class History:
             self._lists.pop()
 
     def _forget_the_call(self) -> None:
-        """Take back, where a storage outlives the call, what only that call could write."""
+        """Take back what the call wrote into storages that outlive it; constants written at their making stay."""
         for memory in self._touched:
-            kept = [step for step in memory.writes[1:] if step.origin is None]
+            kept = [step for step in memory.writes[1:] if step.origin is None and step.call == memory.call]
             memory.dropped = True
             memory.writes = [memory.creation, *kept]
             memory.origin = memory.creation.origin
-        self._touched = []
+        with torch.utils._python_dispatch._disable_current_modes():
+            for numbers, before in self._preserved.values():
+                numbers.copy_(before)
+        self._touched, self._preserved = [], {}
+
+    def preserve(self, tensor: torch.Tensor) -> None:
+        """The known numbers of a tensor from before this call are about to change: the next call shall find them."""
+        value = self.value_of(tensor)
+        if value.known is not None and value.memory.call != self.call and id(value.memory) not in self._preserved:
+            numbers = value.known.untyped_storage()
+            with torch.utils._python_dispatch._disable_current_modes():
+                self._preserved[id(value.memory)] = (numbers, numbers.clone())
 
     def value_of(self, tensor: torch.Tensor) -> Value:
         """The value that a tensor of the recorder's stands for.
@@ -161,8 +173,6 @@ class History:
             raise Refused(self.where(), "the address of a tensor that was made where nothing is recorded.")
         if not memory.address:
             size = tensor.untyped_storage().nbytes()
-            if self._address + size > _LAST_ADDRESS:
-                self._address = _FIRST_ADDRESS
             memory.address = self._address
             self._address += (size // ALLOCATION_ALIGNMENT + 2) * ALLOCATION_ALIGNMENT
         return Address(memory.address + tensor.storage_offset() * tensor.element_size())
@@ -255,12 +265,12 @@ class History:
         whole = tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
         if covers and whole and tensor.is_contiguous():
             memory.origin = step.origin
-            if step.origin is None:
+            if step.origin is None and memory.call == self.call:
                 memory.writes = [memory.creation]
         elif step.origin is not None:
             memory.origin = step.origin
         memory.writes.append(step)
-        if step.origin is not None:
+        if step.origin is not None or memory.call != self.call:
             self._touched.append(memory)
         if len(memory.writes) > MAX_WRITES:
             raise Refused(step.where, f"a tensor is written more than {MAX_WRITES} times, piece by piece.")

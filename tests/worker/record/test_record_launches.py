@@ -121,6 +121,7 @@ def test_record_gpu_is_the_profiles(
         ("library", "torch.matmul on `x`"),
         ("attention", "scaled_dot_product_attention"),
         ("gradients", "a launcher can't ask torch for gradients"),
+        ("hook", "that the pre_hook of one configuration made is used outside of it"),
         ("other thread", "made where nothing is recorded"),
         ("constant", "at most 65536"),
     ],

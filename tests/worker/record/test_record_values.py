@@ -78,6 +78,20 @@ def test_record_tensors_of_the_import_are_made_anew_in_each_call(example: Submis
     assert names_of(third)[len(IMPORTED) :][:3] == ["empty_like", "zero_", "copy_kernel"]
 
 
+def test_record_what_an_earlier_call_copied_into_a_buffer_is_not_repeated(example: Submission) -> None:
+    def names() -> list[str]:
+        return [name for name in names_of(example.record("refilled", described(64))) if name != "constant"]
+
+    call = ["copy_", "slice", "fill_", "empty_like", "copy_kernel"]
+    assert names() == ["empty_like", "zero_", *call]
+    assert names() == names() == ["empty_strided", "zero_", "slice", "fill_", *call]
+
+
+def test_record_every_call_finds_the_imports_numbers(example: Submission) -> None:
+    tapes = [example.record("counted", described(64)) for _ in range(3)]
+    assert tapes[0]["steps"] == tapes[1]["steps"] == tapes[2]["steps"]
+
+
 def test_record_calls_without_kept_tensors_have_no_steps_of_the_import(example: Submission) -> None:
     assert names_of(example.record("copied", described(64))) == ["empty_like", "copy_kernel"]
 

@@ -214,6 +214,19 @@ def cached(x):
     return y, helpers.HALVES, rest
 
 
+def refilled(x):
+    buffer = helpers.workspace(x)
+    buffer.copy_(x)
+    buffer[:4] = 0
+    return copied(buffer)
+
+
+def counted(x):
+    helpers.COUNTER[0] += 5
+    assert helpers.COUNTER.tolist() == [5, 3, 0, 0]
+    return helpers.COUNTER
+
+
 def cached_argument(x):
     if "first" not in helpers.KEPT:
         helpers.KEPT["first"] = x.contiguous() * 2
@@ -232,6 +245,7 @@ def integers(x, lens):
     n = int(lens.max()) if KNOWN_LENGTHS else 17
     y = torch.empty_like(x)
     copy_kernel[(n, len(lens))](lens, y, n)
+    assert not KNOWN_LENGTHS or lens.tolist() == [3, 17, 5]
     return y
 
 
@@ -333,9 +347,17 @@ MISTAKES = {
     "library": lambda x: x @ x,
     "attention": lambda x: torch.nn.functional.scaled_dot_product_attention(*3 * [x.view(1, 1, 8, 8)]),
     "gradients": lambda x: torch.autograd.grad(x.requires_grad_(), x),
+    "hook": lambda x: copied(_left_by_a_hook(x)),
     "other thread": lambda x: copied(_in_another_thread(x)),
     "constant": lambda x: torch.tensor([0.0] * 70000),
 }
+
+
+def _left_by_a_hook(x):
+    left = []
+    config = triton.Config({"BLOCK": 64}, pre_hook=lambda arguments: left.append(torch.empty_like(arguments["x"])))
+    triton.autotune([config], key=[])(copy_kernel)[(1,)](x, torch.empty_like(x), 64)
+    return left[0]
 
 
 def _in_another_thread(x):
