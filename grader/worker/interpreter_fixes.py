@@ -178,7 +178,7 @@ def _binary(original: Callable[..., Any], function: Callable[..., Array], *, rou
         if not is_raw(lhs.dtype):
             return original(self, lhs, rhs)
         result = function(decode(lhs.data, lhs.dtype), decode(rhs.data, rhs.dtype))
-        return _handle(encode(result, lhs.dtype) if rounds else result, lhs.dtype.scalar)
+        return _handle(encode(result, lhs.dtype), lhs.dtype.scalar) if rounds else _handle(result, tl.int1)
 
     return operation
 

@@ -1,0 +1,180 @@
+"""What compiles runs when it's interpreted, and comes out as on a GPU; what can't run says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gap_kernels as kernels
+import pytest
+import torch
+import triton.language as tl
+from running import Tape, run
+
+from grader.worker.execute.language import CannotInterpret
+from grader.worker.guards import ContractError
+
+X = torch.arange(16.0)
+SQUARE = torch.randn(16, 16)
+WHOLE = torch.arange(16)
+TRUNCATED = torch.arange(16) - 8
+SORTED = X.flip(0) * 3 + (WHOLE < 4) * 4.0
+
+
+def _integers() -> torch.Tensor:
+    v = TRUNCATED
+    quotients = torch.div(v, 3, rounding_mode="trunc") * 100 + torch.fmod(v, 3)
+    bits = (v >> 1) + (v & 3) + (v ^ 1) + (v | 4) + ~v + (-v) + (v << 1)
+    return (quotients + bits + WHOLE * 3 % 7).float()
+
+
+def _bfloat16() -> torch.Tensor:
+    v = X.bfloat16()
+    w = v * torch.tensor(0.3).bfloat16() + torch.tensor(1.1).bfloat16()
+    return w.float() + (X.flip(0) + 15) + 2 * X
+
+
+def _maths() -> torch.Tensor:
+    r = torch.exp2(X / 16) + torch.log2(X + 1) + torch.rsqrt(X + 1) + torch.sigmoid(X) + torch.erf(X / 8)
+    r += torch.floor(X / 3) + torch.ceil(X / 3) + (X - 8).abs() + torch.softmax(X, 0) + X.sqrt() + X.clamp(2, 5)
+    return r + 2 * X + 1 + torch.cos(X) + torch.sin(X) + torch.exp(-X) + X
+
+
+def _device_library() -> torch.Tensor:
+    r = torch.tanh(X / 8) + torch.log1p(X) + torch.exp2(X / 8) + torch.rsqrt(X + 1) + X**2 + torch.round(X / 3)
+    r += torch.fmod(X, 3.0) + torch.exp(X / 8) + torch.atan2(X, X + 1) + torch.trunc(X / 3) + X * X + 1
+    return r + torch.erf(X / 8) + X
+
+
+def _shapes() -> torch.Tensor:
+    return X.reshape(4, 4).reshape(16) + (2 * X + 1) + 3 * X + X
+
+
+def _reductions() -> torch.Tensor:
+    return X.reshape(4, 4).sum(0).repeat(4) + 15 + 120
+
+
+CASES: dict[str, Callable[[], torch.Tensor]] = {
+    "index_is_a_tensor": lambda: torch.full((16,), 4.0 + 3 + 16 + 28 + 3),
+    "static_range": lambda: torch.full((16,), 6.0),
+    "control_flow": lambda: torch.full((16,), 8.0 + 3 + 4 + 3),
+    "tuples_and_numbers": lambda: 2 * X + 2 + 1 + 0.5 + 28 + 1,
+    "hints_and_prints": lambda: X,
+    "builtin_min_max": lambda: torch.minimum(X, 15 - X) + 8,
+    "integers": _integers,
+    "shapes": _shapes,
+    "reductions": _reductions,
+    "own_reductions_and_scans": lambda: (
+        torch.logsumexp(X, 0) + 15 + X.cumsum(0) + X.flip(0).cumsum(0).flip(0) + 1.5 ** (X + 1)
+    ),
+    "orders": lambda: torch.cat([X.flip(0)[:4], 3 * X.flip(0)[4:]]),
+    "maths": _maths,
+    "device_library": _device_library,
+    "bfloat16": _bfloat16,
+    "block_pointers": lambda: 2 * X,
+    "device_descriptors": lambda: 2 * X,
+    "atomics": lambda: torch.where(WHOLE < 4, X + 5, torch.where(WHOLE < 12, X + 1, 0.0)),
+    "helpers": lambda: X + 3 + X + 1 + 15,
+    "float8_and_float64": lambda: X + X.to(torch.float8_e5m2).float() + 1.5 * X + X,
+    "random_numbers": lambda: torch.ones(16),
+}
+
+
+def result(
+    kernel: Any, *args: Any, o: Any = None, tape: Tape | None = None, x: torch.Tensor = X, **constexprs: Any
+) -> Any:
+    """What a kernel stores of `x`, given x, o and more."""
+    tape = tape or Tape()
+    given = tape.input("x")
+    target = o(tape) if o is not None else tape.empty(16)
+    tape.launch(kernel, [1], given, target, *args, **constexprs)
+    return run(tape.returning(target), {"x": x})["value"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_interpreted_kernel_computes_what_it_compiles_to(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    torch.testing.assert_close(result(getattr(kernels, name), 8), CASES[name](), rtol=1e-5, atol=1e-5)
+    printed = capfd.readouterr().out
+    assert "printed" not in printed
+    assert printed.count("compiling") <= 1  # by the compiler
+
+
+def test_interpreted_constants() -> None:
+    value = result(kernels.constants, 8, B=16, FLAG=True, MODE="three", KIND=tl.float32, NONE=None)
+    assert torch.equal(value, 3 * X + 16 + 16 + 4 + 16 - 0 + 1 + 1)
+
+
+def test_interpreted_scalar_arguments() -> None:
+    value = result(kernels.scalar_arguments, 8, 0.5, True, 2**40, None, 1)
+    assert torch.equal(value, X / 2 + 1 + 2)
+
+
+def test_interpreted_pointers() -> None:
+    assert torch.equal(result(kernels.pointers, 8, 2**40), torch.where(WHOLE < 8, 2 * X, X))
+
+
+def test_interpreted_products() -> None:
+    value = result(kernels.products, 8, o=lambda tape: tape.empty(16, 16), x=SQUARE)
+    torch.testing.assert_close(value, 2 * SQUARE @ SQUARE + SQUARE @ SQUARE.T + 1, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["int8", "float8_e4m3fn"])
+def test_interpreted_product_of_bytes(name: str) -> None:
+    values = torch.randint(-8, 8, (32, 32)).to(getattr(torch, name))
+    kind = "int32" if name == "int8" else "float32"
+    value = result(
+        kernels.square_of, o=lambda tape: tape.empty(32, 32, dtype=kind), x=values, SIZE=32, KIND=getattr(tl, kind)
+    )
+    assert torch.equal(value.double(), values.double() @ values.double())
+
+
+def test_interpreted_host_descriptors() -> None:
+    tape = Tape()
+
+    def described(base: Any) -> Any:
+        sizes = {"shape": [4, 4], "strides": [4, 1], "block_shape": [2, 4]}
+        return {"descriptor": {"base": base, **sizes, "padding": "zero"}}
+
+    x, o = tape.input("x"), tape.empty(4, 4)
+    tape.launch(kernels.host_descriptors, [2], described(x), described(o))
+    square = X.reshape(4, 4)
+    assert torch.equal(run(tape.returning(o), {"x": square})["value"], 2 * square)
+
+
+def test_interpreted_tuple_arguments() -> None:
+    tape = Tape()
+    x, y, o = tape.input("x"), tape.input("y"), tape.empty(16)
+    tape.launch(kernels.tuple_arguments, [1], {"tuple": [x, y]}, {"tuple": [2, 0.5]}, o)
+    assert torch.equal(run(tape.returning(o), {"x": X, "y": X + 1})["value"], 2 * X + (X + 1) / 2)
+
+
+def test_interpreted_reinterpreted_argument() -> None:
+    values = torch.randint(-8, 8, (32, 32)).to(torch.float8_e4m3fn)
+    tape = Tape()
+    x, o = tape.input("x"), tape.empty(32, 32)
+    shown = {"reinterpret": {"base": x, "dtype": "fp8e4nv"}}
+    tape.launch(kernels.square_of, [1], shown, o, SIZE=32, KIND=tl.float32)
+    value = run(tape.returning(o), {"x": values.view(torch.uint8)})["value"]
+    assert torch.equal(value.double(), values.double() @ values.double())
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_interpreted_atomics_of_half_precision(kind: str) -> None:
+    tape = Tape()
+    x = tape.input("x")
+    o = tape.op("zeros.default", [4], dtype={"dtype": kind}, device={"device": "cuda:0"})
+    tape.launch(kernels.add_in_four, [1], x, o)
+    value = run(tape.returning(o), {"x": X.to(getattr(torch, kind))})["value"]
+    assert value.tolist() == [12, 15, 18, 21]
+
+
+def test_interpreter_says_what_it_cannot_run() -> None:
+    with pytest.raises(
+        CannotInterpret, match=r"gap_kernels.py:\d+: Triton's interpreter can't run this line of element"
+    ):
+        result(kernels.element_by_element, 8)
+
+
+def test_interpreted_assumption_that_does_not_hold_is_refused() -> None:
+    with pytest.raises(ContractError, match=r"tl\.assume"):
+        result(kernels.wrong_assumption, 8)
