@@ -24,12 +24,12 @@ from grader.judge.benchmark_table import CPU
 from grader.judge.requirements import need_runtime
 from grader.judge.speed import environment
 from grader.judge.speed.decode import DecodeShape
-from grader.judge.speed.lock import device_lock
 from grader.judge.speed.model import Rules
 from grader.judge.speed.race import GIB, MIB, UNKNOWN_L2_MIB, roofline_s
 from grader.machine import unwritable
 from grader.profiles import HardwareProfile
 from grader.report.model import Scalar
+from grader.sandbox.device_lock import device_lock
 from grader.sandbox.failures import WorkerFailure
 from grader.sandbox.levels import choose_isolation
 from grader.target import Target, choose_target

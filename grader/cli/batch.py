@@ -26,7 +26,7 @@ JobsOption = Annotated[
 ]
 DevicesOption = Annotated[
     str | None,
-    typer.Option("--devices", metavar="IDS", help="GPUs to use, e.g. 0,1; each grades one submission at a time."),
+    typer.Option("--devices", metavar="IDS", help="GPUs to use, e.g. 0,1; each grades a few submissions at a time."),
 ]
 
 

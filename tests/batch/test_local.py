@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from batch_factory import conditions, found, options
 from grader.batch.client import Running, WarmJudge
 from grader.batch.events import Answered, Began, Event
 from grader.batch.jobs import Answer, Job, JobSpec, plan
-from grader.batch.local import LocalBackend, share_of_cores
+from grader.batch.local import JOBS_A_DEVICE, LocalBackend, share_of_cores
 from grader.batch.protocol import Ended, line
 
 
@@ -90,28 +92,24 @@ def test_local_backend_pipe_without_an_end_names_the_judge() -> None:
     assert answer.failure == "The warm judge ended while the submission was graded."
 
 
-def test_local_backend_a_gpu_serves_one_job_at_a_time() -> None:
-    judge = FakeJudge(GOOD)
-    running: set[str] = set()
-    for event in backend(judge, width=4, devices=("0", "1")).run(jobs(6, device="cuda")):
-        if isinstance(event, Began):
-            assert event.where in ("GPU 0", "GPU 1")
-            running.add(event.where)
-            assert len(running) <= 2
-        elif isinstance(event, Answered):
-            running.clear()
-    assert {spec.gpu for spec in judge.specs} == {"0", "1"}
+def test_local_backend_a_gpu_serves_a_few_jobs_at_a_time_and_each_gpu_as_many() -> None:
+    judge = FakeJudge(*[b"hang"] * 10)
+    events = backend(judge, width=10, devices=("0", "1")).run(jobs(10, device="cuda"))
+    began = [event for event in itertools.islice(events, 2 * JOBS_A_DEVICE) if isinstance(event, Began)]
+    assert Counter(event.where for event in began) == {"GPU 0": JOBS_A_DEVICE, "GPU 1": JOBS_A_DEVICE}
+    assert not isinstance(next(events), Began)
     assert {spec.cores for spec in judge.specs} == {()}
+    events.close()
 
 
 def test_local_backend_jobs_without_a_gpu_pass_those_that_wait_for_one() -> None:
-    judge = FakeJudge(b"hang", GOOD)
-    mixed = [*jobs(2, device="cuda"), *jobs(1)]
-    events = backend(judge, width=2, devices=("7",)).run(mixed)
-    first = [next(events) for _ in range(3)]
-    assert [spec.gpu for spec in judge.specs] == ["7", None]
-    assert isinstance(first[2], Answered)
-    assert first[2].job is mixed[2]
+    judge = FakeJudge(*[b"hang"] * JOBS_A_DEVICE, GOOD)
+    mixed = [*jobs(JOBS_A_DEVICE + 1, device="cuda"), *jobs(1)]
+    events = backend(judge, width=JOBS_A_DEVICE + 1, devices=("7",)).run(mixed)
+    first = [next(events) for _ in range(JOBS_A_DEVICE + 2)]
+    assert [spec.gpu for spec in judge.specs] == ["7"] * JOBS_A_DEVICE + [None]
+    assert isinstance(first[-1], Answered)
+    assert first[-1].job is mixed[-1]
     events.close()
     assert judge.killed[0] == signal.SIGTERM
 

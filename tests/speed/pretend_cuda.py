@@ -20,25 +20,27 @@ TARGET_VARIABLE = "GRADE_PRETENDED_PROFILE"
 
 
 class Graph:
-    """`torch.cuda.CUDAGraph`: replays what the frame around its capture called."""
+    """`torch.cuda.CUDAGraph`: replays the part of a window that was captured, into the outputs of the capture."""
 
     def __init__(self) -> None:
-        self.calls: Any = None
-        self.outputs: list[Any] = []
+        self.part: Any = None
+        self.outputs: list[tuple[Any, list[Any]]] = []
 
     def replay(self) -> None:
-        for kept, new in zip(self.outputs, self.calls(), strict=True):
-            pairs = zip(kept, new, strict=True) if isinstance(kept, (tuple, list)) else [(kept, new)]
-            for old, values in pairs:
-                old.copy_(values)
+        self.part()
+        for call, kept in self.outputs:
+            for old, new in zip(kept, call.outputs, strict=True):
+                if old is not new:
+                    old.copy_(new)
+            call.outputs = kept
 
 
 class Capture:
-    """`torch.cuda.graph`, as `TensorMemory.replay` uses it: finds `calls` and `outputs` among that frame's names."""
+    """`torch.cuda.graph`, as `TensorMemory` uses it: finds `part`, a call of methods of calls, in that frame."""
 
     running = False
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, *, pool: Any, stream: Any) -> None:
         self._graph = graph
 
     def __enter__(self) -> None:
@@ -47,8 +49,9 @@ class Capture:
 
     def __exit__(self, *_: object) -> None:
         Capture.running = False
-        self._graph.calls = self._frame.f_locals["calls"]
-        self._graph.outputs = self._frame.f_locals["outputs"]
+        part = self._graph.part = self._frame.f_locals["part"]
+        calls = [method.__self__ for method in getattr(part, "args", [[part]])[0]]
+        self._graph.outputs = [(call, call.outputs) for call in calls]
         del self._frame
 
 
@@ -59,6 +62,10 @@ def refuse_in_capture(what: str) -> None:
 
 def synchronize(device: Any = None) -> None:
     refuse_in_capture("synchronize")
+
+
+def ignored(*_: Any) -> None:
+    """There's one stream and no pool of memory."""
 
 
 @contextmanager
@@ -87,15 +94,37 @@ def pretend(target: dict[str, Any]) -> None:
     for name, answer in fake_cuda._answers(target).items():
         setattr(torch.cuda, name, answer)
     torch.cuda.synchronize, torch.cuda.graph, torch.cuda.CUDAGraph = synchronize, Capture, Graph
+    torch.cuda.set_stream, torch.cuda.graph_pool_handle = ignored, ignored
     torch.nn.attention.sdpa_kernel = any_backend
     Claiming("cpu").__enter__()
+
+
+def interpret(target: dict[str, Any]) -> None:
+    """Let an executor's launches run in Triton's interpreter, though its device is a GPU."""
+    from triton.runtime import driver
+
+    from . import interpreter_fixes
+    from .execute import language, launching
+    from .stand_in_driver import StandInDriver
+
+    class Pretended(launching.Interpreted):
+        def __init__(self, kernels: Any) -> None:
+            super().__init__(kernels, traced=False, backwards=False)
+
+    driver.set_active(StandInDriver(target, "cpu"))
+    interpreter_fixes.apply()
+    language.apply()
+    launching.Compiled = Pretended  # type: ignore[misc]
 
 
 def main() -> None:
     """Serve as a worker does; never returns."""
     import torch.nn.attention  # noqa: F401 - part of what is replaced
 
-    pretend(json.loads(os.environ[TARGET_VARIABLE]))
+    target = json.loads(os.environ[TARGET_VARIABLE])
+    pretend(target)
+    if os.environ["GRADE_RUNTIME"] == "triton":
+        interpret(target)
     from .main import main as serve
 
     serve()

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from grader.errors import InfrastructureError
-from grader.judge.speed import environment, lock
+from grader.judge.speed import environment
+from grader.sandbox import device_lock as lock
 
 H200 = "1980, 3201, 692.45, 700.00, 61, Enabled, 0x0000000000000004"
 
@@ -97,7 +98,7 @@ def test_device_lock_may_be_asked_for_again_by_its_holder(device: str) -> None:
 SHARING = """
 import sys
 from pathlib import Path
-from grader.judge.speed import lock
+from grader.sandbox import device_lock as lock
 lock.SHARED = Path(sys.argv[1])
 with lock.device_shared(sys.argv[2]):
     print("shares", flush=True)

@@ -77,9 +77,10 @@ def on_gpu(folder: Path, source: str) -> Submission:
 def decoded(folder: Path, source: str) -> Race:
     workload = decode(SHAPE, SHAPE.table(np.random.default_rng(1)))
     with on_gpu(folder, source) as submission:
-        return race(
-            Contestant("yours", submission), None, workload, profile=None, rng=np.random.default_rng(0), rules=RULES
+        (ran,) = race(
+            Contestant("yours", submission), None, [workload], profile=None, rng=np.random.default_rng(0), rules=RULES
         )
+    return ran
 
 
 def test_race_on_a_gpu_replays_captured_calls_with_the_values_of_each_window(tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ def test_race_of_gradients_on_a_gpu_against_a_baseline_there(tmp_path: Path) -> 
     with open_baseline(found, isolation(), "cuda") as peer, on_gpu(tmp_path, ATTENTION) as submission:
         theirs = Contestant("sdpa_flash", peer, found.function("backward"), found.module, trusted=True)
         rng = np.random.default_rng(0)
-        with Track(theirs, gradients(), submission, profile=None, rng=rng, rules=RULES) as track:
-            ran = track.race(Contestant("yours", submission))
+        with Track(theirs, [gradients()], submission, profile=None, rng=rng, rules=RULES) as track:
+            (ran,) = track.race(Contestant("yours", submission))
     assert ran.theirs is not None
     assert ran.low <= ran.ratio <= ran.high

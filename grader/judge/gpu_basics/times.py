@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grader.judge.speed import environment
-from grader.judge.speed.lock import device_lock
+from grader.sandbox.device_lock import device_lock
 from grader.judge.speed.model import Interval, Rules
 from grader.judge.speed.verdict import median_interval, widened
 from grader.profiles import detect

@@ -11,9 +11,9 @@ import ml_dtypes
 import numpy as np
 
 from grader.judge.speed.draws import Block, open_request
-from grader.judge.speed.lock import device_lock, device_shared
 from grader.judge.speed.model import Contestant, InputSpec, Rules, Workload
 from grader.judge.speed.runner import Runner, told
+from grader.sandbox.device_lock import device_lock, device_shared
 from grader.sandbox.timed import TimedWorker
 from grader.worker.wire import Tensor
 

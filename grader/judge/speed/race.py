@@ -14,12 +14,12 @@ import numpy as np
 from grader.judge.speed import environment, verdict
 from grader.judge.speed.draws import Block
 from grader.judge.speed.entrant import Entrant
-from grader.judge.speed.lock import device_lock
 from grader.judge.speed.model import Contestant, Interval, Race, Rules, Workload
 from grader.judge.speed.runner import Runner, WrongOutput
 from grader.judge.speed.verdict import Alone, Attempt, WindowTimes
 from grader.profiles import HardwareProfile, detect
 from grader.report.model import Scalar
+from grader.sandbox.device_lock import device_lock
 
 __all__ = ["Track", "WrongOutput", "race", "roofline_s"]
 

@@ -23,7 +23,7 @@ from triton.runtime.jit import JITFunction
 
 from ..kernel_closure import literal_of
 from ..tape import JSON
-from .lowering import CannotLower, lower_launch, strict_pointers
+from .lowering import CannotLower, lower_launch, source_of, strict_pointers
 from .rebuild import Rebuilt
 from .validate import CannotRebuild
 
@@ -135,6 +135,14 @@ class Kernels:
                 _lowered[key] = lower_launch(description, self._compiled, self.place)
         if _lowered[key]:
             raise CannotLower(_lowered[key])
+
+    def source(self, description: JSON) -> Any:
+        """A launch as Triton's compiler takes it.
+
+        Raises:
+            CannotRebuild: see `compiled`.
+        """
+        return source_of(description, self._compiled)
 
     def place(self, filename: str, line: int) -> str:
         """Where a line of a rebuilt kernel stands in the student's files (``fa2_forward.py:57``); empty if nowhere."""

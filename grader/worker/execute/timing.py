@@ -1,8 +1,8 @@
 """Times a tape: its device work on inputs of its own for every call of a window.
 
-What a launcher's Python costs isn't device work: allocations are made once, before anything is timed, in guarded memory
-that is poisoned before each window. Launches, operations that compute or copy, and the launcher's own constants (by a
-copy) are repeated in every call. A recorded gradient call is timed from the first step that uses a cotangent.
+What a launcher's Python costs isn't device work: allocations and the launcher's own numbers are made once, before
+anything is timed, in guarded memory that is poisoned before each window. Launches, and operations that compute or copy,
+are repeated in every call. A recorded gradient call is timed from the first step that uses a cotangent.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from ..tensors import GuardedTensor
 from ..timing import Run, Spec, Timer, clock, specs_of
 from ..timing_torch import TensorMemory
 from ..wire import Leaf
+from .ahead import Ahead
+from .describing import descriptions
 from .kernels import CannotLower, Kernels
 from .launching import Compiled, Interpreted, Launch, Runner
 from .memory import Memory, Storage
@@ -107,11 +109,13 @@ class SlotReplay(Replay):
         self.launches = 0
         self._chosen = chosen
         self._choice = 0
-        self._constants: dict[int, torch.Tensor] = {}
+        self._constants: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def restart(self) -> None:
         """Begin a round: poison what the tape allocates and bind the inputs."""
         self.memory.restart()
+        for used, kept in self._constants.values():
+            used.copy_(kept)
         self.operations = Operations(self.memory, Checker(mutable=self._options.mutable, **self._rules))
         for number, (name, tensor) in self._inputs.items():
             self.operations.checker.bind(name, tensor)
@@ -132,14 +136,13 @@ class SlotReplay(Replay):
                 super()._steps([step])
 
     def _constant(self, step: JSON) -> None:
-        """A copy of the launcher's own numbers: made on the host once, as a capture takes nothing from there."""
+        """The launcher's own numbers, which no capture takes from the host: what moves them to the card is a step."""
         number = step["out"][0]
         if number not in self._constants:
             self.operations.constant(step)
-            self._constants[number] = self.operations.tensors[number].clone()
-        else:
-            self.operations.tensors[number] = self.memory.adopt(self._constants[number].clone(), step["where"])
-        self.operations.counts["constant"] = self.operations.counts.get("constant", 0) + 1
+            made = self.operations.tensors[number]
+            self._constants[number] = made, made.clone()
+        self.operations.tensors[number] = self.memory.adopt(self._constants[number][0], step["where"])
 
     def _choose(self, candidates: Sequence[JSON]) -> None:
         number, self._choice = self._choice, self._choice + 1
@@ -175,7 +178,7 @@ class TapeCall:
     def __init__(
         self,
         replay: SlotReplay,
-        guards: list[GuardedTensor],
+        guards: list[Any],
         tape: JSON,
         first: int,
         leaves: list[str],
@@ -229,9 +232,16 @@ class TapeTimer(Timer):
     """
 
     def __init__(
-        self, make: Callable[[], TapeCall], specs: list[Spec], memory: TensorMemory, tape: JSON, chosen: dict[int, int]
+        self,
+        make: Callable[[], TapeCall],
+        specs: list[Spec],
+        memory: TensorMemory,
+        tape: JSON,
+        chosen: dict[int, int],
+        ahead: Ahead | None,
     ) -> None:
         super().__init__(make, specs, memory, graph=True)
+        self._ahead = ahead
         self._new_call, self._tensors, self._chosen = make, memory, chosen
         self._candidates = [step["candidates"] for step in tape["steps"] if step["do"] == "choice"]
         self.choices = len(self._candidates)
@@ -240,6 +250,14 @@ class TapeTimer(Timer):
         call = self._calls[0]
         assert isinstance(call, TapeCall)
         return call.work
+
+    def warm(self, offsets: Any, signs: Any) -> int:
+        self._compiled()
+        return super().warm(offsets, signs)
+
+    def _compiled(self) -> None:
+        if self._ahead is not None:
+            self._ahead.wait()
 
     def tune(self) -> list[str]:
         """Time each candidate of each choice, and take the fastest.
@@ -250,6 +268,7 @@ class TapeTimer(Timer):
         Raises:
             CannotLower: none of a launch's candidates runs.
         """
+        self._compiled()
         told = []
         for place, candidates in enumerate(self._candidates):
             times: dict[int, float] = {}
@@ -317,18 +336,25 @@ def open_tape(body: dict[str, Any], memory: TensorMemory) -> TapeTimer:
     first = _first_timed(tape) if backward else 0
     leaves = [named[spec.name] for spec in specs if spec.requires_grad and backward]
 
-    def make() -> TapeCall:
+    def slot() -> Arguments:
         arguments = Arguments(_no_reference)
         guards = [shared.get(spec.name) or _guard(spec, memory.device) for spec in specs]
         for spec, guard in zip(specs, guards, strict=True):
             guard.name = named[spec.name]
             guard.mutable = spec.name in options.mutable
         arguments.guarded.extend(guards)
+        return arguments
+
+    def make() -> TapeCall:
+        arguments = slot()
         replay = SlotReplay(tape, arguments, rules, options, memory.device, runner, chosen)
         replay.prepare()
-        return TapeCall(replay, guards, tape, first, leaves, from_kernel=from_kernel)
+        return TapeCall(replay, arguments.guarded, tape, first, leaves, from_kernel=from_kernel)
 
-    return TapeTimer(make, specs, memory, tape, chosen)
+    ahead = None
+    if memory.device == "cuda":
+        ahead = Ahead(kernels, descriptions(tape, slot(), rules, memory.device, kernels))
+    return TapeTimer(make, specs, memory, tape, chosen, ahead)
 
 
 def _guard(spec: Spec, device: str) -> GuardedTensor:
