@@ -236,8 +236,8 @@ class History:
             for given in tree_leaves(args[position] if position < len(args) else kwargs.get(argument.name))
             if isinstance(given, torch.Tensor)
         ]
-        made = tree_leaves(result)
-        if not written and not any(isinstance(item, torch.Tensor) for item in made):
+        made = [item for item in tree_leaves(result) if isinstance(item, torch.Tensor)]
+        if not written and not made:
             return None
         encoder = Encoder(self.value_of, where)
         content = {
@@ -254,7 +254,7 @@ class History:
         for tensor in written:
             self._write(tensor, step, covers=name in _OVERWRITING)
         for item in made:
-            if not isinstance(item, torch.Tensor) or any(item is tensor for tensor in written):
+            if any(item is tensor for tensor in written):
                 step.outs.append(None)
             else:
                 self.define(item, step)
