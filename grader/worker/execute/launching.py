@@ -110,17 +110,21 @@ class Interpreted:
 
 
 class Compiled:
-    """Launches compiled kernels on this process's GPU."""
+    """Launches compiled kernels on this process's GPU, each of which was lowered first, within limits."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
         self._records: list[LaunchRecord] = []
+        self._lowered: set[int] = set()
 
     def ready(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def launch(self, launch: Launch, memory: Memory) -> None:
         step = launch.step
+        if id(step) not in self._lowered:
+            self._kernels.lower(self._kernels.describe(step, launch.args))
+            self._lowered.add(id(step))
         constexprs = {name: self._kernels.value(value, interpreted=False) for name, value in step["constexprs"].items()}
         options = {name: value for name, value in step["options"].items() if value is not None}
         try:
