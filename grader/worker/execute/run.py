@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,9 @@ from .launching import Compiled, Interpreted, Launch, Runner, tensors_in
 from .memory import Memory
 from .operations import Operations
 from .sampling import Sampler, Shadow
+
+MAX_KERNELS = 64
+"""Different sets of kernels that stay rebuilt."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +201,7 @@ class Executor:
         self.target = target
         self.device = device
         self._folder = folder
+        self._kernels: dict[str, Kernels] = {}
         if device == "cpu":
             triton.runtime.driver.set_active(StandInDriver(target, "cpu"))
             interpreter_fixes.apply()
@@ -221,7 +226,7 @@ class Executor:
         validate(tape)
         rules = dict(rules)
         from_kernel = rules.pop("kernel", True)
-        kernels = Kernels(tape["functions"], self._folder)
+        kernels = self._kernels_of(tape["functions"])
         sampler = _sampler(tape, options) if self.device == "cpu" else None
         runner: Runner = Compiled(kernels)
         if self.device == "cpu":
@@ -236,6 +241,15 @@ class Executor:
         if from_kernel:
             _require_kernel(replay, arguments)
         return _reply(replay, arguments, options, runner, self.device)
+
+    def _kernels_of(self, functions: list[JSON]) -> Kernels:
+        """Kernels of this very content, rebuilt once: a submission's tapes mostly have the same."""
+        content = json.dumps(functions, sort_keys=True)
+        if content not in self._kernels:
+            if len(self._kernels) >= MAX_KERNELS:
+                self._kernels.clear()
+            self._kernels[content] = Kernels(functions, self._folder)
+        return self._kernels[content]
 
 
 def _sampler(tape: JSON, options: Options) -> Sampler | None:
