@@ -88,8 +88,10 @@ class Closure:
         """A file's name for people: relative to the submission, or its last part."""
         path = Path(name)
         if self._folder is not None and path.is_relative_to(self._folder):
-            return path.relative_to(self._folder).as_posix()[-MAX_FILE:]
-        return path.name[-MAX_FILE:]
+            path = path.relative_to(self._folder)
+        else:
+            path = Path(path.name)
+        return "".join(letter if letter.isprintable() else "?" for letter in path.as_posix())[-MAX_FILE:]
 
     @contextmanager
     def undone_on_error(self) -> Iterator[None]:

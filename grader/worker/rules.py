@@ -186,6 +186,8 @@ class Checker:
         if func.namespace != "aten":
             raise Forbidden(f"{func} is not an operation of torch. Launch the kernel behind it directly.")
         self._check_writes(base, writes)
+        if base in ("as_strided", "as_strided_scatter"):
+            _check_extent(func, args, kwargs)
         if _is_view(func, base) or base in ALLOCATIONS:
             self._allocate(base, args, kwargs, reads)
             return
@@ -341,6 +343,23 @@ def _is_view(func: Any, base: str) -> bool:
     if base.startswith("_") or torch.Tag.inplace_view in func.tags or not returns:
         return False
     return all(item.alias_info is not None and not item.alias_info.is_write for item in returns)
+
+
+def _check_extent(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Raises Forbidden where strides lead out of the tensor, into whatever lies beside it in memory."""
+    names = [argument.name for argument in func._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    own = given["self"]
+    try:
+        first = given.get("storage_offset")
+        first = own.storage_offset() if first is None else int(first)
+        steps = [(int(size) - 1) * int(step) for size, step in zip(given["size"], given["stride"], strict=True)]
+    except (KeyError, TypeError, ValueError) as problem:
+        raise Forbidden(f"torch.as_strided is given arguments that it doesn't take ({problem!r:.100}).") from None
+    least = first + sum(step for step in steps if step < 0)
+    last = own.storage_offset() + sum((size - 1) * step for size, step in zip(own.shape, own.stride(), strict=True))
+    if least < own.storage_offset() or first + sum(step for step in steps if step > 0) > last:
+        raise Forbidden("torch.as_strided reaches beyond its tensor. Make a view of the elements that the tensor has.")
 
 
 def _split(

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
+
+from .plain import MAX_NAME as MAX_NAME
+from .plain import InvalidTape as InvalidTape
+from .plain import a_line, a_list, a_name, a_table, a_text, a_whole, has_keys, shown, sizes
 
 JSON = dict[str, Any]
 
@@ -27,12 +31,10 @@ MAX_PROGRAMS = 1 << 26
 MAX_BYTES = 24 << 30
 """Bytes that the operations of a tape may allocate together; the executor's memory limit is lower on most machines."""
 MAX_LIST = 4096
-MAX_DIMS = 16
 MAX_DEPTH = 12
 MAX_ITEMS = 1 << 17
 """Values of a tape, its constants' numbers aside."""
 MAX_TEXT = 1000
-MAX_NAME = 200
 MAX_SOURCE = 1 << 18
 """Characters of one kernel's source, and of all kernels' together eight times as many."""
 MAX_NOTES = 200
@@ -63,7 +65,6 @@ KINDS = ("jit", "gluon", "constexpr_function")
 
 _DEVICE = re.compile(r"cpu|cuda(:\d{1,2})?|meta")
 _OPERATION = re.compile(r"aten\.\w{1,80}\.\w{1,80}")
-_IDENTIFIER = re.compile(r"[^\W\d]\w{0,199}")
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*){0,15}")
 _TRITON_DTYPE = re.compile(r"[a-z0-9_]{1,16}")
 _LAUNCH_KEYS = ("do", "kernel", "entry", "phase", "args", "constexprs", "options", "grid", "where")
@@ -71,10 +72,6 @@ _FUNCTION_KEYS = (
     *("name", "kind", "noinline", "text", "source", "bindings", "file", "line"),
     *("do_not_specialize", "do_not_specialize_on_alignment"),
 )
-
-
-class InvalidTape(Exception):
-    """A tape that isn't one; the message names the place and what is allowed there."""
 
 
 def validate(tape: Any) -> None:
@@ -100,32 +97,32 @@ class _Validator:
 
     def __init__(self) -> None:
         self.known: set[int] = set()
-        self.steps = self.items = self.constants = self.functions = 0
+        self.steps = self.items = self.constants = 0
+        self.functions: list[Any] = []
 
     def tape(self, tape: Any) -> None:
         keys = ("version", "functions", "inputs", "cotangents", "steps", "result", "gradients", "notes")
-        _keys(tape, "tape", keys, optional=("cotangents", "gradients", "notes"))
+        has_keys(tape, "tape", keys, optional=("cotangents", "gradients", "notes"))
         if type(tape["version"]) is not int or tape["version"] != VERSION:
-            raise InvalidTape(f"version: got {_shown(tape['version'])}; expected {VERSION}.")
+            raise InvalidTape(f"version: got {shown(tape['version'])}; expected {VERSION}.")
         self.closure(tape["functions"])
-        for name, tensor in _dict(tape["inputs"], "inputs", MAX_INPUTS).items():
+        for name, tensor in a_table(tape["inputs"], "inputs", MAX_INPUTS).items():
             self._define(tensor, f"inputs[{name!r:.80}]")
-        for position, tensor in enumerate(_list(tape.get("cotangents", []), "cotangents", MAX_INPUTS)):
+        for position, tensor in enumerate(a_list(tape.get("cotangents", []), "cotangents", MAX_INPUTS)):
             if tensor is not None:
                 self._define(tensor, f"cotangents[{position}]")
         programs = self._steps(tape["steps"], "steps", choices=True)
         if programs > MAX_PROGRAMS:
             raise InvalidTape(f"steps: launches of {programs} programs in all; at most {MAX_PROGRAMS}.")
         self._value(tape["result"], "result", 0, records=True)
-        for name, tensor in _dict(tape.get("gradients") or {}, "gradients", MAX_INPUTS).items():
+        for name, tensor in a_table(tape.get("gradients") or {}, "gradients", MAX_INPUTS).items():
             if tensor is not None:
                 self._use(tensor, f"gradients[{name!r:.80}]")
-        for position, note in enumerate(_list(tape.get("notes", []), "notes", MAX_NOTES)):
-            _text(note, f"notes[{position}]", MAX_TEXT)
+        for position, note in enumerate(a_list(tape.get("notes", []), "notes", MAX_NOTES)):
+            a_text(note, f"notes[{position}]", MAX_TEXT)
 
     def closure(self, value: Any) -> None:
-        functions = _list(value, "functions", MAX_FUNCTIONS)
-        self.functions = len(functions)
+        functions = self.functions = a_list(value, "functions", MAX_FUNCTIONS)
         for position, entry in enumerate(functions):
             self._function(entry, f"functions[{position}]")
         if sum(len(entry["text"]) + len(entry["source"]) for entry in functions) > 8 * MAX_SOURCE:
@@ -134,7 +131,7 @@ class _Validator:
     def _steps(self, steps: Any, place: str, *, choices: bool) -> int:
         """Check steps in order; returns how many programs they launch."""
         programs = 0
-        for position, step in enumerate(_list(steps, place, MAX_STEPS)):
+        for position, step in enumerate(a_list(steps, place, MAX_STEPS)):
             here = f"{place}[{position}]"
             self.steps += 1
             if self.steps > MAX_STEPS:
@@ -149,73 +146,74 @@ class _Validator:
             elif kind == "choice" and choices:
                 programs += self._choice(step, here)
             else:
-                raise InvalidTape(f"{here}: a step {_shown(kind)}; expected op, constant, launch or choice.")
+                raise InvalidTape(f"{here}: a step {shown(kind)}; expected op, constant, launch or choice.")
         return programs
 
     def _operation(self, step: JSON, place: str) -> None:
-        _keys(step, place, ("do", "name", "args", "kwargs", "out", "where"))
-        if not _OPERATION.fullmatch(_text(step["name"], f"{place}.name", MAX_NAME)):
-            raise InvalidTape(f"{place}.name: got {_shown(step['name'])}; expected an operation of aten.")
-        for position, value in enumerate(_list(step["args"], f"{place}.args", 64)):
+        has_keys(step, place, ("do", "name", "args", "kwargs", "out", "where"))
+        if not _OPERATION.fullmatch(a_text(step["name"], f"{place}.name", MAX_NAME)):
+            raise InvalidTape(f"{place}.name: got {shown(step['name'])}; expected an operation of aten.")
+        for position, value in enumerate(a_list(step["args"], f"{place}.args", 64)):
             self._value(value, f"{place}.args[{position}]", 1)
-        for name, value in _dict(step["kwargs"], f"{place}.kwargs", 64).items():
-            _identifier(name, f"{place}.kwargs")
+        for name, value in a_table(step["kwargs"], f"{place}.kwargs", 64).items():
+            a_name(name, f"{place}.kwargs")
             self._value(value, f"{place}.kwargs[{name!r}]", 1)
         self._out(step, place)
 
     def _constant(self, step: JSON, place: str) -> None:
-        _keys(step, place, ("do", "dtype", "shape", "values", "out", "where"))
+        has_keys(step, place, ("do", "dtype", "shape", "values", "out", "where"))
         if step["dtype"] not in CONSTANT_DTYPES:
-            raise InvalidTape(f"{place}.dtype: got {_shown(step['dtype'])}; expected a dtype's name.")
-        count = math.prod(_sizes(step["shape"], f"{place}.shape"))
+            raise InvalidTape(f"{place}.dtype: got {shown(step['dtype'])}; expected a dtype's name.")
+        count = math.prod(sizes(step["shape"], f"{place}.shape"))
         self.constants += count
         if self.constants > MAX_CONSTANT_ELEMENTS:
             raise InvalidTape(f"{place}: more than {MAX_CONSTANT_ELEMENTS} numbers of a launcher's own.")
-        values = _list(step["values"], f"{place}.values", MAX_CONSTANT_ELEMENTS)
+        values = a_list(step["values"], f"{place}.values", MAX_CONSTANT_ELEMENTS)
         if len(values) != count:
             raise InvalidTape(f"{place}.values: {len(values)} numbers for the shape {step['shape']}.")
         for value in values:
             if type(value) not in (bool, int, float):
                 raise InvalidTape(f"{place}.values: a {type(value).__name__}; expected numbers.")
             if type(value) is int:
-                _whole(value, f"{place}.values", -(2**63), 2**64 - 1)
+                a_whole(value, f"{place}.values", -(2**63), 2**64 - 1)
         self._out(step, place)
         if len(step["out"]) != 1:
             raise InvalidTape(f"{place}.out: {len(step['out'])} ids; expected one.")
 
     def _launch(self, step: JSON, place: str) -> int:
-        _keys(step, place, _LAUNCH_KEYS)
-        _identifier(step["kernel"], f"{place}.kernel")
-        _whole(step["entry"], f"{place}.entry", 0, self.functions - 1)
+        has_keys(step, place, _LAUNCH_KEYS)
+        entry = self.functions[a_whole(step["entry"], f"{place}.entry", 0, len(self.functions) - 1)]
+        if step["kernel"] != entry["name"] or entry["kind"] not in ("jit", "gluon"):
+            raise InvalidTape(f"{place}.kernel: got {shown(step['kernel'])}; expected the kernel's name.")
         if step["phase"] not in ("forward", "backward"):
-            raise InvalidTape(f"{place}.phase: got {_shown(step['phase'])}; expected forward or backward.")
-        for name, value in _dict(step["args"], f"{place}.args", MAX_BINDINGS).items():
-            _identifier(name, f"{place}.args")
+            raise InvalidTape(f"{place}.phase: got {shown(step['phase'])}; expected forward or backward.")
+        for name, value in a_table(step["args"], f"{place}.args", MAX_BINDINGS).items():
+            a_name(name, f"{place}.args")
             self._value(value, f"{place}.args[{name!r}]", 1, launch=True)
-        for name, value in _dict(step["constexprs"], f"{place}.constexprs", MAX_BINDINGS).items():
-            _identifier(name, f"{place}.constexprs")
+        for name, value in a_table(step["constexprs"], f"{place}.constexprs", MAX_BINDINGS).items():
+            a_name(name, f"{place}.constexprs")
             self._encoded(value, f"{place}.constexprs[{name!r}]", 1)
-        for name, value in _dict(step["options"], f"{place}.options", len(OPTIONS)).items():
+        for name, value in a_table(step["options"], f"{place}.options", len(OPTIONS)).items():
             _option(name, value, f"{place}.options[{name!r:.80}]")
-        grid = _list(step["grid"], f"{place}.grid", 3)
+        grid = a_list(step["grid"], f"{place}.grid", 3)
         if len(grid) != 3:
             raise InvalidTape(f"{place}.grid: {len(grid)} sizes; expected 3.")
         for size, limit in zip(grid, MAX_GRID, strict=True):
-            _whole(size, f"{place}.grid", 1, limit)
-        _text(step["where"], f"{place}.where", MAX_NAME)
+            a_whole(size, f"{place}.grid", 1, limit)
+        a_line(step["where"], f"{place}.where")
         return math.prod(grid)
 
     def _choice(self, step: JSON, place: str) -> int:
-        _keys(step, place, ("do", "where", "candidates"))
-        _text(step["where"], f"{place}.where", MAX_NAME)
-        candidates = _list(step["candidates"], f"{place}.candidates", MAX_CANDIDATES)
+        has_keys(step, place, ("do", "where", "candidates"))
+        a_line(step["where"], f"{place}.where")
+        candidates = a_list(step["candidates"], f"{place}.candidates", MAX_CANDIDATES)
         if not candidates:
             raise InvalidTape(f"{place}.candidates: empty; expected at least one.")
         before, most = set(self.known), 0
         for position, candidate in enumerate(candidates):
             here = f"{place}.candidates[{position}]"
-            _keys(candidate, here, ("text", "steps"))
-            _text(candidate["text"], f"{here}.text", MAX_TEXT)
+            has_keys(candidate, here, ("text", "steps"))
+            a_text(candidate["text"], f"{here}.text", MAX_TEXT)
             most = max(most, self._steps(candidate["steps"], f"{here}.steps", choices=False))
             kinds = [inner["do"] for inner in candidate["steps"]]
             if kinds.count("launch") != 1 or kinds[-1] != "launch":
@@ -224,19 +222,19 @@ class _Validator:
         return most
 
     def _out(self, step: JSON, place: str) -> None:
-        for position, tensor in enumerate(_list(step["out"], f"{place}.out", 256)):
+        for position, tensor in enumerate(a_list(step["out"], f"{place}.out", 256)):
             if tensor is not None:
                 self._define(tensor, f"{place}.out[{position}]")
-        _text(step["where"], f"{place}.where", MAX_NAME)
+        a_line(step["where"], f"{place}.where")
 
     def _define(self, tensor: Any, place: str) -> None:
-        _whole(tensor, place, 0, MAX_TENSORS - 1)
+        a_whole(tensor, place, 0, MAX_TENSORS - 1)
         if tensor in self.known:
             raise InvalidTape(f"{place}: tensor {tensor} is defined twice.")
         self.known.add(tensor)
 
     def _use(self, tensor: Any, place: str) -> None:
-        _whole(tensor, place, 0, MAX_TENSORS - 1)
+        a_whole(tensor, place, 0, MAX_TENSORS - 1)
         if tensor not in self.known:
             raise InvalidTape(f"{place}: tensor {tensor} is used before it is defined.")
 
@@ -254,11 +252,11 @@ class _Validator:
         if value is None or kind in (bool, float):
             return
         if kind is int:
-            _whole(value, place, -(2**63), 2**64 - 1)
+            a_whole(value, place, -(2**63), 2**64 - 1)
         elif kind is str:
-            _text(value, place, MAX_TEXT)
+            a_text(value, place, MAX_TEXT)
         elif kind is list:
-            for position, item in enumerate(_list(value, place, MAX_LIST)):
+            for position, item in enumerate(a_list(value, place, MAX_LIST)):
                 self._value(item, f"{place}[{position}]", depth + 1, launch=launch, records=records)
         elif kind is dict:
             self._tagged(value, place, depth, launch, records)
@@ -270,60 +268,60 @@ class _Validator:
             self._value(inner, f"{place}.{name}", depth + 1, launch=launch, records=records)
 
         if set(value) == {"record", "fields"} and records:
-            _identifier(value["record"], f"{place}.record")
-            for name, item in _dict(value["fields"], f"{place}.fields", MAX_BINDINGS).items():
-                _identifier(name, f"{place}.fields")
+            a_name(value["record"], f"{place}.record")
+            for name, item in a_table(value["fields"], f"{place}.fields", MAX_BINDINGS).items():
+                a_name(name, f"{place}.fields")
                 within(item, name)
             return
         if len(value) != 1:
-            raise InvalidTape(f"{place}: a table with the keys {_shown(list(value))}.")
+            raise InvalidTape(f"{place}: a table with the keys {shown(list(value))}.")
         ((tag, content),) = value.items()
         if tag == "t":
             self._use(content, place)
         elif tag == "tuple":
-            for position, item in enumerate(_list(content, place, MAX_LIST)):
+            for position, item in enumerate(a_list(content, place, MAX_LIST)):
                 within(item, f"[{position}]")
         elif tag in _NAMED and type(content) is str and _NAMED[tag](content):
             return
         elif tag == "descriptor" and launch:
             self._descriptor(content, f"{place}.descriptor")
         elif tag == "reinterpret" and launch:
-            _keys(content, f"{place}.reinterpret", ("base", "dtype"))
+            has_keys(content, f"{place}.reinterpret", ("base", "dtype"))
             self._base(content["base"], f"{place}.reinterpret.base")
-            if not _TRITON_DTYPE.fullmatch(_text(content["dtype"], f"{place}.reinterpret.dtype", MAX_NAME)):
-                raise InvalidTape(f"{place}.reinterpret.dtype: got {_shown(content['dtype'])}.")
+            if not _TRITON_DTYPE.fullmatch(a_text(content["dtype"], f"{place}.reinterpret.dtype", MAX_NAME)):
+                raise InvalidTape(f"{place}.reinterpret.dtype: got {shown(content['dtype'])}.")
         else:
-            raise InvalidTape(f"{place}: a value {_shown(tag)} with {_shown(content)}, which has no place here.")
+            raise InvalidTape(f"{place}: a value {shown(tag)} with {shown(content)}, which has no place here.")
 
     def _base(self, value: Any, place: str) -> None:
-        _keys(value, place, ("t",))
+        has_keys(value, place, ("t",))
         self._use(value["t"], place)
 
     def _descriptor(self, value: Any, place: str) -> None:
-        _keys(value, place, ("base", "shape", "strides", "block_shape", "padding"))
+        has_keys(value, place, ("base", "shape", "strides", "block_shape", "padding"))
         self._base(value["base"], f"{place}.base")
-        parts = [_sizes(value[name], f"{place}.{name}") for name in ("shape", "strides", "block_shape")]
+        parts = [sizes(value[name], f"{place}.{name}") for name in ("shape", "strides", "block_shape")]
         if len({len(part) for part in parts}) != 1 or not parts[0]:
             raise InvalidTape(f"{place}: shape, strides and block_shape differ in length.")
         if value["padding"] not in ("zero", "nan"):
-            raise InvalidTape(f"{place}.padding: got {_shown(value['padding'])}; expected zero or nan.")
+            raise InvalidTape(f"{place}.padding: got {shown(value['padding'])}; expected zero or nan.")
 
     def _function(self, entry: Any, place: str) -> None:
-        _keys(entry, place, _FUNCTION_KEYS)
-        _identifier(entry["name"], f"{place}.name")
+        has_keys(entry, place, _FUNCTION_KEYS)
+        a_name(entry["name"], f"{place}.name")
         if entry["kind"] not in KINDS:
-            raise InvalidTape(f"{place}.kind: got {_shown(entry['kind'])}; expected one of {', '.join(KINDS)}.")
+            raise InvalidTape(f"{place}.kind: got {shown(entry['kind'])}; expected one of {', '.join(KINDS)}.")
         if type(entry["noinline"]) is not bool:
-            raise InvalidTape(f"{place}.noinline: got {_shown(entry['noinline'])}; expected true or false.")
-        _text(entry["text"], f"{place}.text", MAX_SOURCE)
-        _text(entry["source"], f"{place}.source", MAX_SOURCE)
-        _text(entry["file"], f"{place}.file", MAX_NAME)
-        _whole(entry["line"], f"{place}.line", 0, MAX_LINE)
+            raise InvalidTape(f"{place}.noinline: got {shown(entry['noinline'])}; expected true or false.")
+        a_text(entry["text"], f"{place}.text", MAX_SOURCE)
+        a_text(entry["source"], f"{place}.source", MAX_SOURCE)
+        a_line(entry["file"], f"{place}.file")
+        a_whole(entry["line"], f"{place}.line", 0, MAX_LINE)
         for key in ("do_not_specialize", "do_not_specialize_on_alignment"):
-            for name in _list(entry[key], f"{place}.{key}", MAX_BINDINGS):
-                _identifier(name, f"{place}.{key}")
-        for name, value in _dict(entry["bindings"], f"{place}.bindings", MAX_BINDINGS).items():
-            _identifier(name, f"{place}.bindings")
+            for name in a_list(entry[key], f"{place}.{key}", MAX_BINDINGS):
+                a_name(name, f"{place}.{key}")
+        for name, value in a_table(entry["bindings"], f"{place}.bindings", MAX_BINDINGS).items():
+            a_name(name, f"{place}.bindings")
             self._encoded(value, f"{place}.bindings[{name!r}]", 1)
 
     def _encoded(self, value: Any, place: str, depth: int) -> None:
@@ -331,36 +329,36 @@ class _Validator:
         self._count(place, depth)
         kind = value.get("kind") if type(value) is dict else None
         if kind == "literal":
-            _keys(value, place, ("kind", "text"))
-            _text(value["text"], place, MAX_TEXT)
+            has_keys(value, place, ("kind", "text"))
+            a_text(value["text"], place, MAX_TEXT)
         elif kind == "constexpr":
-            _keys(value, place, ("kind", "value"))
+            has_keys(value, place, ("kind", "value"))
             self._encoded(value["value"], f"{place}.value", depth + 1)
         elif kind in ("tuple", "list"):
-            _keys(value, place, ("kind", "items"))
-            for position, item in enumerate(_list(value["items"], place, MAX_BINDINGS)):
+            has_keys(value, place, ("kind", "items"))
+            for position, item in enumerate(a_list(value["items"], place, MAX_BINDINGS)):
                 self._encoded(item, f"{place}[{position}]", depth + 1)
         elif kind == "dtype":
-            _keys(value, place, ("kind", "name"))
-            if not _TRITON_DTYPE.fullmatch(_text(value["name"], place, MAX_NAME)):
-                raise InvalidTape(f"{place}: a dtype {_shown(value['name'])}.")
+            has_keys(value, place, ("kind", "name"))
+            if not _TRITON_DTYPE.fullmatch(a_text(value["name"], place, MAX_NAME)):
+                raise InvalidTape(f"{place}: a dtype {shown(value['name'])}.")
         elif kind in ("module", "import"):
             names = ("kind", "name") if kind == "module" else ("kind", "module", "name")
-            _keys(value, place, names)
-            if not all(_DOTTED.fullmatch(_text(value[name], place, MAX_NAME)) for name in names[1:]):
+            has_keys(value, place, names)
+            if not all(_DOTTED.fullmatch(a_text(value[name], place, MAX_NAME)) for name in names[1:]):
                 raise InvalidTape(f"{place}: a name that isn't one.")
         elif kind == "function":
-            _keys(value, place, ("kind", "index"))
-            _whole(value["index"], place, 0, self.functions - 1)
+            has_keys(value, place, ("kind", "index"))
+            a_whole(value["index"], place, 0, len(self.functions) - 1)
         elif kind in ("namespace", "layout"):
-            _keys(value, place, ("kind", "members") if kind == "namespace" else ("kind", "class", "members"))
+            has_keys(value, place, ("kind", "members") if kind == "namespace" else ("kind", "class", "members"))
             if kind == "layout":
                 self._encoded(value["class"], f"{place}.class", depth + 1)
-            for name, item in _dict(value["members"], place, MAX_BINDINGS).items():
-                _identifier(name, place)
+            for name, item in a_table(value["members"], place, MAX_BINDINGS).items():
+                a_name(name, place)
                 self._encoded(item, f"{place}.{name}", depth + 1)
         else:
-            raise InvalidTape(f"{place}: an encoded value {_shown(kind)}.")
+            raise InvalidTape(f"{place}: an encoded value {shown(kind)}.")
 
 
 _NAMED: dict[str, Callable[[str], object]] = {
@@ -378,65 +376,4 @@ def _option(name: str, value: Any, place: str) -> None:
         return
     if name in BOOLEAN_OPTIONS and type(value) is bool:
         return
-    _whole(value, place, *OPTIONS[name])
-
-
-def _keys(value: Any, place: str, keys: Iterable[str], optional: Iterable[str] = ()) -> None:
-    if type(value) is not dict:
-        raise InvalidTape(f"{place}: a {type(value).__name__}; expected a table.")
-    missing, unknown = set(keys) - set(value) - set(optional), set(value) - set(keys)
-    if missing or unknown:
-        raise InvalidTape(f"{place}: missing {_shown(sorted(missing))}, unknown {_shown(sorted(map(str, unknown)))}.")
-
-
-def _list(value: Any, place: str, most: int) -> list[Any]:
-    if type(value) is not list:
-        raise InvalidTape(f"{place}: a {type(value).__name__}; expected a list.")
-    if len(value) > most:
-        raise InvalidTape(f"{place}: {len(value)} items; at most {most}.")
-    return value
-
-
-def _dict(value: Any, place: str, most: int) -> dict[str, Any]:
-    if type(value) is not dict:
-        raise InvalidTape(f"{place}: a {type(value).__name__}; expected a table.")
-    if len(value) > most:
-        raise InvalidTape(f"{place}: {len(value)} entries; at most {most}.")
-    for key in value:
-        _text(key, place, MAX_NAME)
-    return value
-
-
-def _text(value: Any, place: str, most: int) -> str:
-    if type(value) is not str or len(value) > most:
-        raise InvalidTape(f"{place}: got {_shown(value)}; expected text of at most {most} characters.")
-    return value
-
-
-def _identifier(value: Any, place: str) -> str:
-    if not _IDENTIFIER.fullmatch(_text(value, place, MAX_NAME)) or value.startswith("__"):
-        raise InvalidTape(f"{place}: got {_shown(value)}; expected a name.")
-    return str(value)
-
-
-def _whole(value: Any, place: str, least: int, most: int) -> int:
-    if type(value) is not int or not least <= value <= most:
-        raise InvalidTape(f"{place}: got {_shown(value)}; expected an integer from {least} to {most}.")
-    return value
-
-
-def _sizes(value: Any, place: str) -> list[int]:
-    return [_whole(size, place, 0, 2**40) for size in _list(value, place, MAX_DIMS)]
-
-
-def _shown(value: Any) -> str:
-    """A short form of any value, whatever it is and however large."""
-    if type(value) is int and value.bit_length() > 128:
-        return f"an integer of {value.bit_length()} bits"
-    if type(value) is str:
-        return repr(value[:60])
-    if value is None or type(value) in (bool, int, float):
-        return repr(value)
-    if type(value) is list and all(type(item) is str for item in value[:5]):
-        return ", ".join(item[:40] for item in value[:5]) or "nothing"
-    return f"a {type(value).__name__}"
+    a_whole(value, place, *OPTIONS[name])

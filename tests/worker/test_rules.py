@@ -65,6 +65,7 @@ HONEST: dict[str, Launcher] = {
     "integers": lambda c: ((c.lens + 7) // 8).cumsum(0).to(torch.int32),
     "integers to floats": lambda c: (c.lens / 2).ceil(),
     "rope": lambda c: c.k * torch.outer(c.positions, 1e4 ** -(torch.arange(16) / 16)).cos() + c.k.flip(-1),
+    "strides": lambda c: c.q[1].as_strided((16, 8), (1, 16)),
     "mutable": lambda c: c.cache[:, 0].copy_(c.k[:, 0]),
     "constants": lambda c: torch.arange(8)[:, None] >= torch.arange(8),
 }
@@ -106,6 +107,8 @@ FORBIDDEN: dict[str, tuple[Launcher, str]] = {
     "random": (lambda c: torch.rand(3), r"torch\.rand"),
     "resize": (lambda c: torch.empty(3).resize_(9), r"torch\.resize"),
     "set_": (lambda c: torch.empty(0).set_(c.part.untyped_storage()), r"torch\.set"),
+    "strides beyond": (lambda c: c.q[0].as_strided((2, 128), (128, 1)), r"reaches beyond its tensor"),
+    "offset before": (lambda c: c.q[1].as_strided((4,), (1,), 0), r"reaches beyond its tensor"),
     "bomb": (lambda c: torch.empty(1 << 40, dtype=torch.uint8), r"a call may make"),
     "bomb by repeat": (lambda c: c.q.repeat(1 << 20, 1 << 20, 1), r"a call may make"),
     "bomb by broadcast": (lambda c: torch.arange(1 << 20)[:, None] + torch.arange(1 << 20), r"a call may make"),
