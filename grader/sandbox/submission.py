@@ -255,7 +255,7 @@ class Submission:
         Args:
             reversed_programs: run the programs of every launch from the last to the first: a GPU promises no order.
         """
-        options = {"reordered": True} if reversed_programs else {}
+        options = {"reversed": True} if reversed_programs else {}
         return self._perform(function, args, kwargs, module, timeout_s, options, interpreted=True)["value"]
 
     def mutating_call(
