@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from triton._C.libtriton import ir
+from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler.compiler import make_backend
 from triton.compiler.errors import CompilationError
@@ -45,7 +46,8 @@ def lower_launch(description: JSON, functions: Rebuilt, place: Place, *, limit_s
         place: where a line of a rebuilt kernel stands in the student's files.
     """
     functions[description["entry"]]  # What can't be rebuilt is told by its own exception.
-    return forked(lambda: _reason(description, functions, place), limit_s, f"compiling {description['kernel']}")
+    target = driver.active.get_current_target()  # A forked process can't ask a GPU.
+    return forked(lambda: _reason(description, functions, place, target), limit_s, f"compiling {description['kernel']}")
 
 
 def forked(work: Callable[[], str], limit_s: float, doing: str) -> str:
@@ -100,8 +102,8 @@ def limit_memory(more: int) -> None:
     with open("/proc/self/statm") as statm:
         data_pages = int(statm.read().split()[5])
     limit = data_pages * resource.getpagesize() + more
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    if hard == resource.RLIM_INFINITY or limit < hard:
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if soft == resource.RLIM_INFINITY or limit < soft:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
@@ -110,10 +112,9 @@ def _ending(status: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
 
-def _reason(description: JSON, functions: Rebuilt, place: Place) -> str:
+def _reason(description: JSON, functions: Rebuilt, place: Place, target: GPUTarget) -> str:
     """Lower a launch in this process; why it can't be, or nothing."""
     try:
-        target = driver.active.get_current_target()
         backend = make_backend(target)
         options = backend.parse_options(dict(description["options"]))
         source = source_of(description, functions)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from grader.profiles import load_profile
 from grader.worker.calls import Arguments
 from grader.worker.codec import Decoder
 from grader.worker.execute.run import Executor, Options
@@ -19,13 +18,22 @@ from grader.worker.tape import JSON
 from grader.worker.tensors import DTYPE_NAMES, TORCH_DTYPES
 from grader.worker.wire import HostRef, Leaf, numpy_value
 
-ROOT = Path(__file__).resolve().parents[3]
+H200: dict[str, Any] = {
+    "title": "H200",
+    "compute_capability": "9.0",
+    "sms": 132,
+    "l2_mib": 50,
+    "memory_gib": 141,
+    "shared_kib_per_block": 227,
+    "shared_kib_per_sm": 228,
+    "registers_per_sm": 65536,
+    "max_threads_per_sm": 2048,
+}
 RULES: dict[str, Any] = {"allow": ["moves", "scale", "partials", "integers"], "scale": ["x"]}
 
 
-def executor() -> Executor:
-    target = load_profile(ROOT, "h200").model_dump(mode="json")
-    return Executor(target, "cpu", Path(tempfile.mkdtemp(prefix="kernels-")))
+def executor(device: str = "cpu") -> Executor:
+    return Executor(H200, device, Path(tempfile.mkdtemp(prefix="kernels-")))
 
 
 class Tape:
@@ -100,12 +108,12 @@ class Tape:
         }
 
 
-def leaf(tensor: torch.Tensor) -> Leaf:
+def leaf(tensor: torch.Tensor, device: str = "cpu") -> Leaf:
     """A tensor as the judge sends it: values, and where they lie."""
     raw = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().copy() if tensor.numel() else np.empty(0, np.uint8)
     strides = None if tensor.is_contiguous() else tuple(tensor.stride())
     shape = tuple(tensor.shape)
-    return Leaf("tensor", DTYPE_NAMES[tensor.dtype], shape, raw, shape, strides, tensor.storage_offset(), "cpu", False)
+    return Leaf("tensor", DTYPE_NAMES[tensor.dtype], shape, raw, shape, strides, tensor.storage_offset(), device, False)
 
 
 def _no_ref(ref: HostRef) -> Any:
@@ -120,15 +128,16 @@ def run(
     rules: dict[str, Any] | None = None,
     mutable: tuple[str, ...] = (),
     within: Executor | None = None,
+    device: str = "cpu",
     **options: Any,
 ) -> dict[str, Any]:
     """The reply to one run of a tape, with tensors of torch."""
     arguments = Arguments(_no_ref)
-    bound = {name: arguments.leaf(leaf(tensor)) for name, tensor in inputs.items()}
-    given = [arguments.leaf(leaf(tensor)) for tensor in cotangents]
+    bound = {name: arguments.leaf(leaf(tensor, device)) for name, tensor in inputs.items()}
+    given = [arguments.leaf(leaf(tensor, device)) for tensor in cotangents]
     arguments.name({**bound, "cotangents": given}, mutable)
     settings = Options(mutable=mutable, **options)
-    tree, buffers = (within or executor()).run(tape, arguments, RULES if rules is None else rules, settings)
+    tree, buffers = (within or executor(device)).run(tape, arguments, RULES if rules is None else rules, settings)
     return dict(Decoder(buffers, _tensor).decode(tree))
 
 
