@@ -29,9 +29,22 @@ from .validate import CannotRebuild
 
 __all__ = ["CannotLower", "CannotRebuild", "Kernels", "compiling", "interpreting"]
 
-MAX_LOWERED = 4096
+MAX_LOWERED, MAX_KNOWN = 4096, 64
 _lowered: dict[str, str] = {}
 """Content of a launch → why it doesn't compile, or nothing. No tape can find out what others put here."""
+
+
+_known: dict[tuple[str, Path], tuple[Rebuilt, Rebuilt]] = {}
+"""Content of a closure → its functions. Kernel code can't change what it's made of, so tapes may share them."""
+
+
+def _rebuilt(functions: list[JSON], folder: Path, digest: str) -> tuple[Rebuilt, Rebuilt]:
+    if (digest, folder) not in _known:
+        if len(_known) >= MAX_KNOWN:
+            _known.clear()
+        both = (Rebuilt(functions, folder, interpreted=interpreted) for interpreted in (False, True))
+        _known[digest, folder] = next(both), next(both)
+    return _known[digest, folder]
 
 
 class Kernels:
@@ -45,10 +58,9 @@ class Kernels:
     def __init__(self, functions: list[JSON], folder: Path) -> None:
         strict_pointers()
         self.functions = functions
-        self._compiled = Rebuilt(functions, folder, interpreted=False)
-        self._interpreted = Rebuilt(functions, folder, interpreted=True)
+        self._digest = hashlib.sha256(json.dumps(functions).encode()).hexdigest()
+        self._compiled, self._interpreted = _rebuilt(functions, folder, self._digest)
         self._binders: dict[int, Any] = {}
-        self._digest = ""
 
     def compiled(self, entry: int) -> JITFunction:
         """A kernel for Triton's compiler.
@@ -163,7 +175,6 @@ class Kernels:
 
     def _identity(self, description: JSON) -> str:
         """What a launch's lowering depends on."""
-        self._digest = self._digest or hashlib.sha256(json.dumps(self.functions).encode()).hexdigest()
         parts = ("entry", "signature", "constexprs", "attributes", "options")
         text = json.dumps([description[part] for part in parts], sort_keys=True, default=list)
         return f"{self._digest} {driver.active.get_current_target()} {text}"

@@ -60,23 +60,34 @@ class Rebuilt:
         Raises:
             CannotRebuild: it, or a function that it refers to, isn't of the kernel language.
         """
-        waiting, made = [position], []
+        made: list[int] = []
+        try:
+            self._make_all(position, made)
+        except BaseException:
+            for index in made:  # Half of a function's helpers would be missing from now on.
+                self._built.pop(index, None)
+            raise
+        finally:
+            self._making.difference_update(made)
+        return self._built[position]
+
+    def _make_all(self, position: int, made: list[int]) -> None:
+        """Make a function and those that it refers to, and bind them to each other's names; `made` gets them all."""
+        waiting = [position]
         while waiting:
             index = waiting.pop()
             if index not in self._built:
                 entry = self._functions[index]
                 if index in self._making:
                     raise CannotRebuild(f"`{entry['name']}` is a default value of its own.")
+                made.append(index)
                 self._making.add(index)
                 self._built[index] = self._make(index, entry, check(entry))
-                self._making.remove(index)
-                made.append(index)
                 waiting += [inner for binding in entry["bindings"].values() for inner in _referred(binding)]
         for index in made:
             for name, binding in self._functions[index]["bindings"].items():
                 if _referred(binding):
                     self._spaces[index][name] = self.value(binding)
-        return self._built[position]
 
     def built(self) -> list[Any]:
         """The functions that were asked for so far."""

@@ -114,9 +114,9 @@ def check(entry: JSON) -> ast.Module:
     definition = tree.body[0] if len(tree.body) == 1 else None
     if not isinstance(definition, ast.FunctionDef) or definition.name != entry["name"]:
         raise scope.fail(tree, "is more than one function.")
-    _bounded(scope, definition)
+    _bounded(scope, definition.args)
     _header(scope, definition)
-    inner = [node for statement in definition.body for node in ast.walk(statement)]
+    inner = _bounded(scope, *definition.body)
     scope.own = {node.id for node in inner if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for node in inner:
         _node(scope, node)
@@ -192,16 +192,17 @@ def _is_public(owner: Any, name: str, found: Any) -> bool:
     return bool(getattr(found, "__triton_builtin__", False)) or home.startswith("triton.language.extra.")
 
 
-def _bounded(scope: _Function, definition: ast.FunctionDef) -> None:
-    """Raises CannotRebuild where code is so large or so deep that walking it would be the attack."""
-    waiting: list[tuple[ast.AST, int]] = [(definition, 0)]
-    seen = 0
+def _bounded(scope: _Function, *roots: ast.AST) -> list[ast.AST]:
+    """All nodes below `roots`; raises CannotRebuild where they are so many or so deep that a walk is the attack."""
+    waiting: list[tuple[ast.AST, int]] = [(root, 0) for root in roots]
+    nodes: list[ast.AST] = []
     while waiting:
         node, depth = waiting.pop()
-        seen += 1
-        if seen > MAX_NODES or depth > MAX_NESTING:
+        nodes.append(node)
+        if len(nodes) > MAX_NODES or depth > MAX_NESTING:
             raise scope.fail(node, f"is larger than {MAX_NODES} parts or nested deeper than {MAX_NESTING}.")
         waiting += [(child, depth + 1) for child in ast.iter_child_nodes(node)]
+    return nodes
 
 
 def _header(scope: _Function, definition: ast.FunctionDef) -> None:

@@ -209,3 +209,13 @@ def test_rebuilt_default_that_is_its_own_is_refused(tmp_path: Path) -> None:
     own = {"_default_y": {"kind": "function", "index": 0}}
     with pytest.raises(CannotRebuild, match="is a default value of its own"):
         Rebuilt([function("pass", "x, y=_default_y", **own)], tmp_path, interpreted=False)[0]
+
+
+def test_rebuilt_function_is_refused_again_after_a_refused_helper(tmp_path: Path) -> None:
+    helper = {**function("open('x')"), "name": "helper", "source": "def helper(x):\n    open('x')"}
+    rebuilt = Rebuilt(
+        [function("helper(x)", helper={"kind": "function", "index": 1}), helper], tmp_path, interpreted=False
+    )
+    for _ in range(2):
+        with pytest.raises(CannotRebuild, match="code of `helper` names `open`"):
+            rebuilt[0]
