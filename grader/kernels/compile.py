@@ -1,30 +1,21 @@
-"""Compiles captured launches for hardware profiles and reports what the machine code holds.
+"""Reports of what a launch's machine code holds, as the executor's compiler tells them.
 
-The compile runs in a sandboxed worker that never sees the submission (`grader.worker.inspect_kernels`), so nothing that
-a launcher did to Triton reaches it. What the worker answers is checked here like everything that comes from one.
+What it answers is checked here like everything that comes from a worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from grader.course import Limits
-from grader.errors import UsageError
-from grader.profiles import HardwareProfile
-from grader.sandbox.client import WorkerClient
 from grader.sandbox.failures import ContractViolated
-from grader.sandbox.launch import LaunchedWorker, LaunchSpec, launch
-from grader.sandbox.levels import Isolation
 
-Capture = dict[str, Any]
 MAX_TEXT = 500
 
 
 @dataclass(frozen=True)
 class KernelReport:
-    """One captured launch, compiled for one compute capability.
+    """One launch, compiled for one compute capability.
 
     Attributes:
         kernel: name of the kernel function.
@@ -60,54 +51,6 @@ class KernelReport:
     def count(self, *opcodes: str) -> int:
         """How often any of the opcodes stands in the code."""
         return sum(self.instructions.get(opcode, 0) for opcode in opcodes)
-
-
-def inspect(
-    capture: Capture,
-    profiles: Sequence[HardwareProfile],
-    isolation: Isolation,
-    limits: Limits | None = None,
-    *,
-    timeout_s: float | None = None,
-    launcher: Callable[[LaunchSpec], LaunchedWorker] = launch,
-) -> list[KernelReport]:
-    """Compile each distinct launch of a capture for each distinct compute capability among the profiles.
-
-    A launcher that chooses by device was captured for one profile only; inspect that capture for that profile.
-
-    Args:
-        capture: what `Submission.capture` returned.
-        timeout_s: limit on all compiles together; the lab's `compile_s` by default.
-
-    Returns:
-        reports, launches in order, capabilities within them.
-
-    Raises:
-        UsageError: a profile isn't a GPU's. WorkerFailure: the compile worker crashed, ran too long or out of memory.
-        InfrastructureError: the worker doesn't start.
-    """
-    limits = limits or Limits()
-    capabilities: list[int] = []
-    for profile in profiles:
-        if profile.sm is None:
-            raise UsageError(f"Profile {profile.name} is not a GPU's, so no kernel can be compiled for it.")
-        if profile.sm not in capabilities:
-            capabilities.append(profile.sm)
-    worker = launcher(LaunchSpec(isolation=isolation, limits=limits, runtime="triton"))
-    client = WorkerClient(worker, limits, "cpu")
-    try:
-        # "numpy": the module loads Triton itself, and compiling needs no torch, which takes seconds to load.
-        client.start("numpy", "cpu", modules=("inspect_kernels",))
-        answer = client.request(
-            "inspect",
-            {"capture": capture, "capabilities": capabilities},
-            timeout_s=timeout_s or limits.compile_s,
-            doing="compiling the captured kernels",
-            phase="compile",
-        )
-    finally:
-        client.close()
-    return read_reports(answer)
 
 
 def read_reports(answer: object) -> list[KernelReport]:

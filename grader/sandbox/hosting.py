@@ -26,11 +26,14 @@ class Hosted:
 
     Attributes:
         attributes: names of attributes whose values are copied when the call starts; one may be a `Hosted` itself.
+        tensors: its methods take or give tensors of torch, so whoever calls them needs it.
         calls: method → how often it was called, over the life of this object.
     """
 
-    def __init__(self, target: object, methods: tuple[str, ...], attributes: tuple[str, ...] = ()) -> None:
-        self.target = target
+    def __init__(
+        self, target: object, methods: tuple[str, ...], attributes: tuple[str, ...] = (), *, tensors: bool = False
+    ) -> None:
+        self.target, self.tensors = target, tensors
         self.methods: dict[str, Callable[..., Any]] = {name: getattr(target, name) for name in methods}
         self.attributes = attributes
         self.calls: Counter[str] = Counter()

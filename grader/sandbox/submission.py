@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from grader.course import Lab, Record
 from grader.sandbox.client import WorkerClient
@@ -34,17 +34,10 @@ if TYPE_CHECKING:
 
 Device = Literal["cpu", "cuda"]
 Runtime = Literal["numpy", "torch", "triton"]
-Capture = dict[str, Any]
-TIMING_MODULES = {
-    "numpy": ("timing",),
-    "torch": ("timing", "timing_torch"),
-    "triton": ("timing", "timing_torch", "traffic"),
-}
+TIMING_MODULES = {"numpy": ("timing",), "torch": ("timing", "timing_torch"), "triton": ("timing", "timing_torch")}
 RUN = "run"
 RECORD = "record"
-INTERPRET = "interpret"
 TIME = "time"
-CAPTURE_PREFIX = "capture:"
 MAX_ARTIFACT_BYTES = 64 << 20
 _MALLOC = {"tcache_count": 0, "mmap_threshold": 4 << 20, "trim_threshold": 32 << 20}
 POISON = {
@@ -216,16 +209,6 @@ class Submission:
         traced = self._traced(reply, function)
         return replace(traced, arguments=self._table(reply, "mutated", function)) if mutable else traced
 
-    def watched_call(
-        self, function: str, /, *args: Any, module: str | None = None, timeout_s: float | None = None, **kwargs: Any
-    ) -> Traced:
-        """As `traced_call` at a small part of its cost: launches and library operations, without bytes.
-
-        Outside of kernel launches the inputs hold random values, so that only what kernels compute can be right.
-        """
-        reply = self._perform(function, args, kwargs, module, timeout_s, {"watch": True, "decoys": True})
-        return self._traced(reply, function)
-
     @staticmethod
     def _traced(reply: dict[str, Any], function: str) -> Traced:
         try:
@@ -233,12 +216,6 @@ class Submission:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ContractViolated(f"The traffic of `{function}` was not a record of the tracer's.") from error
         return Traced(reply["value"], traffic)
-
-    def noop_call(
-        self, function: str, /, *args: Any, module: str | None = None, timeout_s: float | None = None, **kwargs: Any
-    ) -> Any:
-        """As `call`, with every Triton launch doing nothing: a right answer then wasn't the kernel's."""
-        return self._perform(function, args, kwargs, module, timeout_s, {"noop": True})["value"]
 
     def interpreted_call(
         self,
@@ -264,18 +241,12 @@ class Submission:
         /,
         *args: Any,
         mutable: tuple[str, ...],
-        idle: bool = False,
         module: str | None = None,
         timeout_s: float | None = None,
         **kwargs: Any,
     ) -> Mutated:
-        """As `call`, where the parameters named in `mutable` may be changed in place.
-
-        Args:
-            idle: every Triton launch does nothing, as in `noop_call`.
-        """
-        options = {"mutable": mutable, **({"noop": True} if idle else {})}
-        reply = self._perform(function, args, kwargs, module, timeout_s, options)
+        """As `call`, where the parameters named in `mutable` may be changed in place."""
+        reply = self._perform(function, args, kwargs, module, timeout_s, {"mutable": mutable})
         return Mutated(reply["value"], self._table(reply, "mutated", function))
 
     def gradient_call(
@@ -334,42 +305,6 @@ class Submission:
             raise ContractViolated(f"The signature of `{function}` was not reported as a list.")
         return shown
 
-    def capture(
-        self,
-        function: str,
-        /,
-        *args: Any,
-        profile: HardwareProfile | None = None,
-        module: str | None = None,
-        timeout_s: float | None = None,
-        **kwargs: Any,
-    ) -> Capture:
-        """What the function would launch on a GPU of that profile; nothing runs. See `grader/worker/capture.py`."""
-        target = profile or self.target
-        if target is None or target.sm is None:
-            raise ValueError("capture needs the hardware profile of a GPU")
-        name = module or self._module
-        mode = f"{CAPTURE_PREFIX}{target.name}"
-        self._profiles[mode] = target
-        client = self._ready(mode, name)
-        body = {
-            "module": name,
-            "function": function,
-            "args": [_on_cpu(value) for value in args],
-            "kwargs": {key: _on_cpu(value) for key, value in kwargs.items()},
-            "target": target.model_dump(mode="json"),
-        }
-        captured = client.request(
-            "capture",
-            body,
-            timeout_s=timeout_s or self.lab.limits.compile_s,
-            doing=f"capturing the launches of `{function}`",
-            phase="compile",
-        )
-        if type(captured) is not dict:
-            raise ContractViolated(f"The launches of `{function}` were not reported as a table.", phase="compile")
-        return captured
-
     def timed(self, function: str, module: str | None = None) -> TimedWorker:
         """A fresh worker in which `function` is to be timed; this submission's other workers end, so that nothing of
         it runs beside.
@@ -383,13 +318,18 @@ class Submission:
         call_s = self.default_timeout_s or limits.call_s
         return TimedWorker(client, function, timeout_s=call_s, warm_s=max(limits.compile_s, call_s))
 
-    def host(self, target: object, methods: tuple[str, ...], attributes: tuple[str, ...] = ()) -> Hosted:
+    def host(
+        self, target: object, methods: tuple[str, ...], attributes: tuple[str, ...] = (), *, tensors: bool = False
+    ) -> Hosted:
         """Offer an object of the judge's as an argument: its methods are called here, its attributes are copied.
 
         With a method `next_block` the submission can iterate over it; None ends the iteration. With `next_blocks` it
         can too: that answers a list of the next few, which cross together, and an empty one at the end.
+
+        Args:
+            tensors: its methods take or give tensors of torch.
         """
-        return Hosted(target, methods, attributes)
+        return Hosted(target, methods, attributes, tensors=tensors)
 
     # The rest
 
@@ -429,7 +369,11 @@ class Submission:
         *,
         interpreted: bool = False,
     ) -> dict[str, Any]:
-        """One call; `interpreted`: on CPU tensors in Triton's interpreter, wherever `device` is."""
+        """One call.
+
+        Args:
+            interpreted: a recorded function runs on CPU tensors in Triton's interpreter, whatever `device` is.
+        """
         name = module or self._module
         timeouts = self._timeouts[name, function]
         if self._patience is not None and timeouts >= self._patience:
@@ -441,8 +385,7 @@ class Submission:
                 device: Device = "cpu" if interpreted else self.device
                 reply = self._taped(function, args, kwargs, name, timeout_s, options, device)
             else:
-                mode = INTERPRET if interpreted and self.device != "cpu" else RUN
-                reply = self._plainly(function, args, kwargs, name, timeout_s, options, mode)
+                reply = self._plainly(function, args, kwargs, name, timeout_s, options)
         except TimedOut:
             self._timeouts[name, function] += 1
             raise
@@ -561,9 +504,8 @@ class Submission:
         name: str,
         timeout_s: float | None,
         options: dict[str, Any],
-        mode: str,
     ) -> dict[str, Any]:
-        client = self._ready(mode, name)
+        client = self._ready(self._plain_mode((*args, *kwargs.values())), name)
         hosts = Hosts()
         body = {
             "module": name,
@@ -580,6 +522,13 @@ class Submission:
             hosts=hosts,
         )
         return reply
+
+    def _plain_mode(self, arguments: Sequence[Any]) -> str:
+        """Name of the mode for a call that isn't recorded; where others are, it loads no more than it takes."""
+        if not self.recording:
+            return RUN
+        tensors = any(isinstance(item, Tensor) or (isinstance(item, Hosted) and item.tensors) for item in arguments)
+        return f"{RUN}:{'torch' if tensors else 'numpy'}"
 
     @staticmethod
     def _table(reply: dict[str, Any], key: str, function: str) -> dict[str, Any]:
@@ -614,15 +563,15 @@ class Submission:
         return mode.client
 
     def _new_mode(self, name: str) -> _Mode:
-        env = {} if name == TIME else dict(POISON)  # poison costs time at every allocation
+        kind, _, detail = name.partition(":")
+        env = {} if kind == TIME else dict(POISON)  # poison costs time at every allocation
         runtime: Runtime = self.lab.runtime
-        if name.startswith(CAPTURE_PREFIX):
-            return _Mode(env, "cpu", runtime, ("capture",), self._profiles[name].model_dump(mode="json"))
-        if name.startswith(RECORD):
-            return _Mode(env, "cpu", runtime, ("record.service",), self._profiles[name].model_dump(mode="json"))
+        if kind == RECORD:
+            return _Mode({}, "cpu", runtime, ("record.service",), self._profiles[name].model_dump(mode="json"))
+        if kind == RUN and detail:
+            runtime = cast(Runtime, detail)
         target = None
-        device: Device = "cpu" if name == INTERPRET else self.device
-        if runtime == "triton" and device == "cpu":
+        if runtime == "triton" and self.device == "cpu":
             env["TRITON_INTERPRET"] = "1"
             if self.target is not None and self.target.sm is not None:
                 target = self.target.model_dump(mode="json")
@@ -630,9 +579,7 @@ class Submission:
             # Small products: threads cost more than they bring, most of all while other submissions are graded, and
             # one thread adds in one order on every machine.
             env |= ONE_THREAD
-        if name == TIME:
-            return _Mode(env, device, runtime, TIMING_MODULES[runtime], target)
-        return _Mode(env, device, runtime, ("traffic",) if runtime == "triton" else (), target)
+        return _Mode(env, self.device, runtime, TIMING_MODULES[runtime] if kind == TIME else (), target)
 
     def _start(self, mode: _Mode) -> WorkerClient:
         spec = LaunchSpec(

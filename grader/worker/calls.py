@@ -50,21 +50,12 @@ class Options:
     """What a `call` message asks for beside the call.
 
     Attributes:
-        trace: count the kernels' traffic. watch: note launches and library operations only.
-        decoys: let the inputs hold other values outside of launches (see `decoys`); needs `trace` or `watch`.
-        noop: let every Triton launch do nothing.
-        reordered: run the programs of every launch in the interpreter from the last to the first.
         measure: report the peak of Python's and NumPy's allocations.
         warnings: report the warnings that the call emits.
         mutable: parameters that the call may change; their values come back.
         cotangents: tensors to multiply the results with for a backward pass; the gradients come back.
     """
 
-    trace: bool = False
-    watch: bool = False
-    decoys: bool = False
-    noop: bool = False
-    reordered: bool = False
     measure: bool = False
     warnings: bool = False
     mutable: tuple[str, ...] = ()
@@ -199,21 +190,6 @@ def _watched(
 ) -> Any:
     """The call itself, inside the watchers that the options ask for; they write what they saw into `reply`."""
     with ExitStack() as stack:
-        trace = None
-        if options.trace or options.watch:
-            from . import decoys, traffic
-
-            named = arguments.named_tensors()
-            hidden = decoys.Decoys(arguments.guarded) if options.decoys else None
-            trace = stack.enter_context(traffic.tracing(named, count_bytes=options.trace, decoys=hidden))
-        if options.noop:
-            from . import traffic
-
-            reply["skipped"] = stack.enter_context(traffic.no_op_kernels())
-        if options.reordered:
-            from . import traffic
-
-            stack.enter_context(traffic.reversed_programs())
         caught: list[warnings.WarningMessage] | None = None
         if options.warnings:
             caught = stack.enter_context(warnings.catch_warnings(record=True))
@@ -233,9 +209,6 @@ def _watched(
             reply["warnings"] = [
                 f"{item.category.__name__}: {item.message}"[:MAX_WARNING_TEXT] for item in caught[:MAX_WARNINGS]
             ]
-        if trace is not None:
-            results = list(value) if type(value) in (tuple, list) else [value]
-            reply["traffic"] = trace.finish(results).to_wire()
     return value
 
 

@@ -36,11 +36,6 @@ RESERVED_BYTES, RESERVES_FROM = 1024, 90
 Job = tuple[JSON, int]
 
 
-def run(capture: JSON, capabilities: list[int], *, compile_limit_s: float = COMPILE_LIMIT_S) -> list[JSON]:
-    """Reports of a capture's launches; see `compile`."""
-    return compile(capture["launches"], capture["functions"], capabilities, compile_limit_s=compile_limit_s)
-
-
 def compile(
     descriptions: list[JSON],
     functions: list[JSON],

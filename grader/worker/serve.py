@@ -80,8 +80,6 @@ class _Worker:
             "import": self._import,
             "signature": self._signature,
             "record": self._record,
-            "capture": self._capture,
-            "inspect": self._inspect,
             "cuda_compile": self._cuda_compile,
             "cuda_device": self._cuda_device,
             "cuda_launch": self._cuda_launch,
@@ -234,17 +232,6 @@ class _Worker:
             raise
         except BaseException as error:
             raise RaisedError from error
-
-    def _capture(self, body: dict[str, Any]) -> Any:
-        capture = import_module(f"{__package__}.capture")
-        function, _ = self._bound(body)
-        try:
-            return capture.run(function, body["args"], body["kwargs"], body["target"])
-        except BaseException as error:
-            raise RaisedError from error
-
-    def _inspect(self, body: dict[str, Any]) -> Any:
-        return import_module(f"{__package__}.inspect_kernels").run(body["capture"], body["capabilities"])
 
     def _cuda_compile(self, body: dict[str, Any]) -> Any:
         return import_module(f"{__package__}.cuda_compile").run(body["source"], body["capabilities"])

@@ -29,7 +29,7 @@ class Calling(Protocol):
     @property
     def device(self) -> str: ...
     def call(self, function: str, /, *args: Any, **kwargs: Any) -> Any: ...
-    def host(self, target: object, methods: tuple[str, ...]) -> Hosted: ...
+    def host(self, target: object, methods: tuple[str, ...], *, tensors: bool) -> Hosted: ...
 
 
 class Judging(Protocol):
@@ -107,7 +107,7 @@ def try_harness(
     # A stream of its own: how often a harness calls one kernel must not decide what the next one is.
     own = np.random.default_rng(int(rng.integers(1 << 62)))
     kernel, reference = Kernel(specimen.make(own)), Reference(known)
-    hosted = [submission.host(each, METHODS) for each in (kernel, reference)]
+    hosted = [submission.host(each, METHODS, tensors=True) for each in (kernel, reference)]
     try:
         value = submission.call(FUNCTION, *hosted, [dict(table) for table in tables], seed, module=MODULE)
     except SubmissionRaised as raised:
@@ -123,7 +123,7 @@ def own_report(submission: Calling, tables: Sequence[ShapeTable], seed: int) -> 
     Raises:
         WorkerFailure: it crashed or ran too long.
     """
-    kernel = submission.host(Own(submission), METHODS)
+    kernel = submission.host(Own(submission), METHODS, tensors=True)
     return submission.call(FUNCTION, kernel, None, [dict(table) for table in tables], seed, module=MODULE)
 
 

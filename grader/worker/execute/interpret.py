@@ -21,6 +21,12 @@ Index = tuple[int, int, int]
 Grid = tuple[int, int, int]
 
 
+_DESCRIPTOR_RULES = frozenset(
+    {"base must be 16-byte aligned", "stride must be 16-byte aligned", "last dim must be contiguous"}
+)
+"""What Triton's interpreter asserts of descriptors, as the hardware asks for it."""
+
+
 class Stopped(Exception):
     """A program was stopped by what watches it: its inputs aren't complete."""
 
@@ -39,7 +45,12 @@ class Programs:
         self._run = function.rewrite()
         # What an argument becomes may use the language's operations (descriptors do).
         with language():
-            self._arguments = {**{name: argument(value) for name, value in args.items()}, **constexprs}
+            try:
+                self._arguments = {**{name: argument(value) for name, value in args.items()}, **constexprs}
+            except AssertionError as problem:
+                raise ContractError(
+                    f"{self.name} is given a tensor descriptor that no GPU takes: {problem}."
+                ) from problem
 
     def __len__(self) -> int:
         return self.grid[0] * self.grid[1] * self.grid[2]
@@ -111,6 +122,8 @@ def _explained(problem: BaseException, kernel: str, place: Place) -> Exception:
     while trace is not None:
         where = place(trace.tb_frame.f_code.co_filename, trace.tb_lineno) or where
         trace = trace.tb_next
+    if isinstance(innermost, AssertionError) and str(innermost) in _DESCRIPTOR_RULES:
+        return ContractError(f"{where}: {kernel} makes a tensor descriptor that no GPU takes: {innermost}.")
     text = f"{type(innermost).__name__}: {innermost}".splitlines()[0][:300]
     return CannotInterpret(
         f"{where + ': ' if where else ''}Triton's interpreter can't run this line of {kernel} ({text})."

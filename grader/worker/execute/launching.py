@@ -109,6 +109,10 @@ class Interpreted:
         return self._counter.finish(memory, results, gradients, operations)
 
 
+class DeviceFault(Exception):
+    """A kernel ended with a fault of the GPU; nothing more runs in this process."""
+
+
 class Compiled:
     """Launches compiled kernels on this process's GPU, each of which was lowered first, within limits."""
 
@@ -131,6 +135,8 @@ class Compiled:
             self._kernels.compiled(step["entry"])[launch.grid](**launch.args, **constexprs, **options)
         except OutOfResources as problem:
             raise CannotLower(f"{step['where']}: {step['kernel']} takes more than the GPU has: {problem}") from problem
+        except RuntimeError as problem:
+            raise DeviceFault(f"{step['where']}: {step['kernel']} can't be launched: {problem}") from problem
         self._records.append(LaunchRecord(step["kernel"], launch.grid))
 
     def traffic(

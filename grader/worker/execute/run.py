@@ -24,7 +24,7 @@ from ..tensors import GuardedTensor, synchronize
 from ..wire import MAX_BYTES, Bytes, Json, Record, UnsendableError
 from . import language
 from .kernels import CannotLower, Kernels
-from .launching import Compiled, Interpreted, Launch, Runner, tensors_in
+from .launching import Compiled, DeviceFault, Interpreted, Launch, Runner, tensors_in
 from .memory import Memory
 from .operations import Operations
 from .sampling import Sampler, Shadow
@@ -221,7 +221,7 @@ class Executor:
 
         Raises:
             InvalidTape, ContractError: the tape or what it does breaks a rule. CannotRebuild, CannotLower: a kernel
-            isn't one, or doesn't compile. OutOfBounds: it leaves its tensors. CannotInterpret: see there.
+            isn't one, or doesn't compile. OutOfBounds: it leaves its tensors. CannotInterpret: a GPU would run it. DeviceFault: see there.
         """
         validate(tape)
         rules = dict(rules)
@@ -237,7 +237,13 @@ class Executor:
         replay.prepare()
         with runner.ready():
             replay.replay()
-        synchronize(self.device)
+        try:
+            synchronize(self.device)
+        except RuntimeError as problem:
+            reason = str(problem).splitlines()[0]
+            raise DeviceFault(
+                f"A kernel ended with a fault of the GPU ({reason}). Check masks and offsets."
+            ) from problem
         if from_kernel:
             _require_kernel(replay, arguments)
         return _reply(replay, arguments, options, runner, self.device)

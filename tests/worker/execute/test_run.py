@@ -40,6 +40,11 @@ def doesnt_compile(x, o):
     tl.store(o + tl.arange(0, 24), 1.0)
 
 
+@triton.jit
+def first_tile(x, o):
+    tl.store(o + tl.arange(0, 16), x.load([0]))
+
+
 def copied(tape: Tape, factor: float = 2.0) -> dict[str, int]:
     o = tape.empty(64)
     tape.launch(scaled_copy, [4], tape.input("x"), o, 64, factor, BLOCK=16)
@@ -193,3 +198,27 @@ def test_run_leaves_nothing_for_the_next_tape() -> None:
     value = run(second.returning(o), {"x": X + 1}, within=shared)["value"]
     assert torch.equal(value[:32], X[:32] + 1)
     assert bool(value[32:].isnan().all())
+
+
+@pytest.mark.parametrize(
+    "x",
+    [torch.tensor(3.0).expand(64), torch.zeros(2, 0, 4), torch.tensor(5.0), torch.arange(70.0)[5:]],
+    ids=["expanded", "empty", "scalar", "offset"],
+)
+def test_run_input_of_any_layout(x: torch.Tensor) -> None:
+    tape = Tape()
+    given, o = tape.input("x"), tape.empty(64)
+    tape.launch(scaled_copy, [4], tape.op("clone.default", given), o, x.numel(), 2.0, BLOCK=16)
+    value = run(tape.returning(o), {"x": x})["value"]
+    assert torch.equal(value[: x.numel()], 2 * x.reshape(-1))
+
+
+def test_run_descriptor_that_no_gpu_takes_is_refused() -> None:
+    tape = Tape()
+    x, o = tape.input("x"), tape.empty(64)
+    sizes = {"shape": [60], "strides": [1], "block_shape": [16], "padding": "zero"}
+    tape.launch(first_tile, [1], {"descriptor": {"base": tape.op("slice.Tensor", x, 0, 1, 61), **sizes}}, o)
+    with pytest.raises(
+        ContractError, match="first_tile is given a tensor descriptor that no GPU takes: base must be 16"
+    ):
+        run(tape.returning(o), {"x": X})
