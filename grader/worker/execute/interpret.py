@@ -45,12 +45,7 @@ class Programs:
         self._run = function.rewrite()
         # What an argument becomes may use the language's operations (descriptors do).
         with language():
-            try:
-                self._arguments = {**{name: argument(value) for name, value in args.items()}, **constexprs}
-            except AssertionError as problem:
-                raise ContractError(
-                    f"{self.name} is given a tensor descriptor that no GPU takes: {problem}."
-                ) from problem
+            self._arguments = {**{name: argument(value) for name, value in args.items()}, **constexprs}
 
     def __len__(self) -> int:
         return self.grid[0] * self.grid[1] * self.grid[2]

@@ -65,7 +65,12 @@ class Operations:
             return _FORMATS[content]
         if tag == "descriptor":
             parts = (list(content[name]) for name in ("shape", "strides", "block_shape"))
-            return TensorDescriptor(self.value(content["base"]), *parts, content["padding"])
+            try:
+                return TensorDescriptor(self.value(content["base"]), *parts, content["padding"])
+            except AssertionError as problem:
+                raise ContractError(
+                    f"The launcher makes a tensor descriptor that no GPU takes: {problem}."
+                ) from problem
         return TensorWrapper(self.value(content["base"]), content["dtype"])
 
     def constant(self, step: JSON) -> None:

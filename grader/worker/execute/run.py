@@ -221,7 +221,8 @@ class Executor:
 
         Raises:
             InvalidTape, ContractError: the tape or what it does breaks a rule. CannotRebuild, CannotLower: a kernel
-            isn't one, or doesn't compile. OutOfBounds: it leaves its tensors. CannotInterpret: a GPU would run it. DeviceFault: see there.
+            isn't one, or doesn't compile. OutOfBounds: it leaves its tensors. CannotInterpret: a GPU would run it.
+            DeviceFault: it failed on the GPU.
         """
         validate(tape)
         rules = dict(rules)

@@ -202,7 +202,7 @@ def test_run_leaves_nothing_for_the_next_tape() -> None:
 
 @pytest.mark.parametrize(
     "x",
-    [torch.tensor(3.0).expand(64), torch.zeros(2, 0, 4), torch.tensor(5.0), torch.arange(70.0)[5:]],
+    [torch.tensor(3.0).expand(64), torch.zeros(2, 0, 4), torch.tensor(5.0), torch.arange(69.0)[5:]],
     ids=["expanded", "empty", "scalar", "offset"],
 )
 def test_run_input_of_any_layout(x: torch.Tensor) -> None:
@@ -218,7 +218,5 @@ def test_run_descriptor_that_no_gpu_takes_is_refused() -> None:
     x, o = tape.input("x"), tape.empty(64)
     sizes = {"shape": [60], "strides": [1], "block_shape": [16], "padding": "zero"}
     tape.launch(first_tile, [1], {"descriptor": {"base": tape.op("slice.Tensor", x, 0, 1, 61), **sizes}}, o)
-    with pytest.raises(
-        ContractError, match="first_tile is given a tensor descriptor that no GPU takes: base must be 16"
-    ):
+    with pytest.raises(ContractError, match="tensor descriptor that no GPU takes: base must be 16"):
         run(tape.returning(o), {"x": X})
