@@ -51,7 +51,7 @@ class Bench:
         """Raises SystemExit: there's no GPU, or no profile of it."""
         course = Course.find(ROOT)
         if device == "cpu":
-            tiny = AttentionShape(1, 2, 2, 64, 64, 32, "float32")
+            tiny = AttentionShape(1, 2, 2, 64, 64, 32, "float16")
             profile = load_profile(ROOT, course.settings.default_profile)
             return cls(course, choose_isolation(), device, profile, REHEARSAL, tiny)
         gpu = detect().gpu
@@ -97,5 +97,5 @@ class Bench:
         rng = np.random.default_rng()
         with self.peer(BASELINE, trusted=True) as theirs:
             profile = self.profile if self.device == "cuda" else None
-            with Track(theirs, workload, theirs.submission, profile=profile, rng=rng, rules=self.rules) as track:
+            with Track(theirs, [workload], theirs.submission, profile=profile, rng=rng, rules=self.rules) as track:
                 yield track

@@ -41,8 +41,8 @@ from grader.sandbox.failures import WorkerFailure
 
 RESULTS = Path(__file__).parent / "results" / "speed_h200.json"
 EXPLOITS = ROOT / "tests" / "exploits" / "speed"
-PASS_BAND = 0.6
-"""Of lab06's ratio: an exploit that ends below it has earned nothing."""
+FASTER = 1.02
+"""Times the reference's ratio: from there an exploit is faster than what it stands before."""
 MOST_CV = 0.005
 WORKERS = 5
 """Fresh workers that the repeats are spread over."""
@@ -172,7 +172,8 @@ def part_honest(bench: Bench, keep: Keep, repeats: int) -> Json:
 
 def _told_or_failed(track: Track, contestant: Contestant) -> Json:
     try:
-        return told(track.race(contestant))
+        (race,) = track.race(contestant)
+        return told(race)
     except (WrongOutput, WorkerFailure) as error:
         return {"failed": f"{type(error).__name__}: {error}"}
 
@@ -184,23 +185,34 @@ def _short(race: Json) -> str:
 
 
 def part_exploits(bench: Bench, keep: Keep, repeats: int) -> Json:
-    """Every submission that attacks the clock, around lab06's reference: none may reach a band."""
+    """Every submission that attacks the clock, around lab06's reference: none may be faster than that."""
     ended: Json = dict(keep.before.get("exploits", {}))
     with bench.track() as track:
+        honest = reference_ratio(bench, track)
         for path in sorted(path for path in EXPLOITS.glob("*.py") if path.stem not in ended):
-            ended[path.stem] = exploit_on(bench, track, path)
+            ended[path.stem] = exploit_on(bench, track, path, honest)
             keep({"exploits": ended})
             say(f"{path.stem}: {ended[path.stem]['ends']}")
-    missed = [name for name, end in ended.items() if end["ends"] not in end["may"]]
-    # A machine that answers too late to check a time accuses nobody, and nobody earns anything.
-    unclear = [name for name in missed if ended[name]["ends"] == "unclear"]
-    return {"exploits": ended, "unmet": [name for name in missed if name not in unclear] + by_the_clock(bench, unclear)}
+    return {"exploits": ended, "unmet": [name for name, end in ended.items() if end["ends"] != end["says"]]}
 
 
-def exploit_on(bench: Bench, track: Track, path: Path) -> Json:
-    """How an exploit's race ends, in the words of its docstring: slow, suspect, wrong, contract; or passed."""
+def reference_ratio(bench: Bench, track: Track) -> float:
+    """What lab06's reference reaches; no bound on a CPU, where times mean nothing."""
+    if bench.device == "cpu":
+        return math.inf
+    with bench.submission(bench.solutions / "reference") as submission:
+        (race,) = track.race(Contestant("yours", submission))
+    return race.ratio
+
+
+def exploit_on(bench: Bench, track: Track, path: Path, honest: float) -> Json:
+    """How an exploit's race ends, in the words of its docstring: honest, contract, fail; or faster, wrong.
+
+    Args:
+        honest: ratio of the reference.
+    """
     (line,) = [line for line in path.read_text().splitlines() if line.startswith("Ends as: ")]
-    may = line.removeprefix("Ends as: ").split()
+    says = line.removeprefix("Ends as: ")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "submission"
         shutil.copytree(bench.solutions / "reference", folder)
@@ -208,19 +220,19 @@ def exploit_on(bench: Bench, track: Track, path: Path) -> Json:
         shutil.copy(path, folder / "fa2_forward.py")
         with bench.submission(folder) as submission:
             try:
-                race = track.race(Contestant("yours", submission))
+                (race,) = track.race(Contestant("yours", submission))
             except WrongOutput as error:
-                return {"ends": "wrong", "may": may, "message": str(error)}
+                return {"ends": "wrong", "says": says, "message": str(error)}
             except WorkerFailure as error:
-                return {"ends": error.status.value, "may": may, "message": error.message}
-    slow = "slow" if race.low < PASS_BAND else "passed"
-    return {"ends": race.verdict if race.verdict in ("suspect", "unclear") else slow, "may": may, "race": told(race)}
+                return {"ends": error.status.value, "says": says, "message": error.message}
+    ends = race.verdict if race.verdict == "suspect" else "honest"
+    return {"ends": "faster" if race.low > FASTER * honest else ends, "says": says, "race": told(race)}
 
 
 def exploit_ends(bench: Bench, path: Path) -> Json:
     """`exploit_on` with a track of its own."""
     with bench.track() as track:
-        return exploit_on(bench, track, path)
+        return exploit_on(bench, track, path, reference_ratio(bench, track))
 
 
 PARTS: dict[str, Callable[[Bench, Keep, int], Json]] = {

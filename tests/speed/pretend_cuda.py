@@ -80,7 +80,7 @@ def pretend(target: dict[str, Any]) -> None:
 
     from . import fake_cuda
 
-    class Claiming(fake_cuda.OnDevice):
+    class Claiming(fake_cuda.OnCpu):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = getattr(func, "__name__", "")
             if func == torch.Tensor.device.__get__:
@@ -91,12 +91,12 @@ def pretend(target: dict[str, Any]) -> None:
                 refuse_in_capture(name)
             return super().__torch_function__(func, types, args, kwargs)
 
-    for name, answer in fake_cuda._answers(target).items():
+    for name, answer in fake_cuda.answers(target).items():
         setattr(torch.cuda, name, answer)
     torch.cuda.synchronize, torch.cuda.graph, torch.cuda.CUDAGraph = synchronize, Capture, Graph
     torch.cuda.set_stream, torch.cuda.graph_pool_handle = ignored, ignored
     torch.nn.attention.sdpa_kernel = any_backend
-    Claiming("cpu").__enter__()
+    Claiming().__enter__()
 
 
 def interpret(target: dict[str, Any]) -> None:
