@@ -56,11 +56,8 @@ class Traffic:
         outside_bytes: bytes at addresses of unmasked lanes that belong to no element of an argument and to no buffer
             that was passed to a launch. A GPU would fault there, or read a neighbour's data.
         outside: up to five sentences on where those accesses were.
-        library_ops: operations of torch that could stand in for the kernel, by name, e.g. ``torch.matmul``.
         torch_elements: floating-point elements that torch's arithmetic outside of kernels went over; moves and casts
             aren't counted.
-        input_ops: operations outside of kernels that computed with the inputs' values, where those were hidden from
-            them (see `decoys`).
         scratch_bytes: size of the buffers that launches were given beside arguments, copies of them and results.
         operations: device operations beside launches, by name, with how many there were.
         bytes_known: False where only launches were counted: on a GPU, or because no more was asked for.
@@ -73,9 +70,7 @@ class Traffic:
     stored_bytes: int = 0
     outside_bytes: int = 0
     outside: list[str] = field(default_factory=list)
-    library_ops: list[str] = field(default_factory=list)
     torch_elements: int = 0
-    input_ops: list[str] = field(default_factory=list)
     scratch_bytes: int = 0
     operations: dict[str, int] = field(default_factory=dict)
     bytes_known: bool = True
@@ -122,9 +117,7 @@ class Traffic:
             stored_bytes=_count(table["stored_bytes"]),
             outside_bytes=_count(table["outside_bytes"]),
             outside=[_text(item) for item in table["outside"]],
-            library_ops=[_text(item) for item in table["library_ops"]],
             torch_elements=_count(table["torch_elements"]),
-            input_ops=[_text(item) for item in table["input_ops"]],
             scratch_bytes=_count(table["scratch_bytes"]),
             operations={_text(name): _count(count) for name, count in table["operations"].items()},
             bytes_known=bool(table["bytes_known"]),

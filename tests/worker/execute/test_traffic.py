@@ -139,11 +139,22 @@ def test_traffic_gradients_are_no_scratch() -> None:
     assert traffic.scratch_bytes == 0
 
 
-def test_traffic_wire_form_is_checked() -> None:
-    table = Traffic(
-        launches=1, records=[LaunchRecord("kernel", dot_flops=8)], operations={"aten.sum.default": 2}
-    ).to_wire()
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"launches": 2},
+        {"loaded_bytes": -1},
+        {"loaded_bytes": 1.5},
+        {"tensors": {"q": {}}},
+        {"outside": [3]},
+        {"operations": {"aten.sum.default": "2"}},
+        {"records": [{}]},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_traffic_malformed_table_is_refused(change: dict[str, Any]) -> None:
+    record = LaunchRecord("kernel", dot_flops=8)
+    table = Traffic(launches=1, records=[record], operations={"aten.sum.default": 2}).to_wire()
     assert Traffic.from_wire(table).dot_flops == 8
-    table["records"][0]["dot_flops"] = -1
-    with pytest.raises(ValueError, match="not a count"):
-        Traffic.from_wire(table)
+    with pytest.raises((ValueError, TypeError, KeyError), match=r"."):
+        Traffic.from_wire({**table, **change})
