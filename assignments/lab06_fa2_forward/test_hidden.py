@@ -94,8 +94,8 @@ def test_every_query_head_reads_its_kv_head(
 
 @check("grouped-heads")
 def test_more_heads_than_a_card_has_sms(submission: Submission, judge: Judge) -> None:
-    """164 heads under a causal mask: a grid that is capped at the number of SMs leaves heads unwritten."""
-    case = attention.case(judge.rng(), batch=4, q_heads=41, q_len=20, k_len=33, head_dim=32, causal=True)
+    """328 heads under a causal mask: a grid that is capped at one or two programs an SM leaves heads unwritten."""
+    case = attention.case(judge.rng(), batch=8, q_heads=41, q_len=20, k_len=33, head_dim=32, causal=True)
     judge_all_parts(judge, submission, forward_launch(judge, case), parts=case.batch * case.q_heads)
 
 

@@ -23,7 +23,7 @@ from grader.judge.backward.codegen import backward_launch, judge_backward_codege
 from grader.judge.backward.rare_specimens import RARE
 from grader.judge.backward.specimens import FORWARD, GRADIENTS, RIGHT
 from grader.judge.backward.trial import judge_kills, shapes, try_harness
-from grader.judge.codegen import judge_all_parts
+from grader.judge.codegen import forward_launch, judge_all_parts
 from grader.profiles import load_profile
 from grader.report.model import Diagnosis
 
@@ -86,9 +86,11 @@ def test_dk_and_dv_are_sums_over_the_group(
 
 @check("grouped-heads")
 def test_more_heads_than_a_card_has_sms(submission: Submission, judge: Judge) -> None:
-    """164 heads under a causal mask: a grid that is capped at the number of SMs leaves gradients unwritten."""
-    asked = judging.problem(judge.rng(), batch=4, q_heads=41, q_len=20, k_len=33, head_dim=32, causal=True)
-    judge_all_parts(judge, submission, backward_launch(judge, asked), parts=asked.case.batch * asked.case.q_heads)
+    """328 heads under a causal mask: a grid that is capped at one or two programs an SM leaves heads unwritten."""
+    asked = judging.problem(judge.rng(), batch=8, q_heads=41, q_len=20, k_len=33, head_dim=32, causal=True)
+    heads = asked.case.batch * asked.case.q_heads
+    judge_all_parts(judge, submission, forward_launch(judge, asked.case, judging.FORWARD), parts=heads)
+    judge_all_parts(judge, submission, backward_launch(judge, asked), parts=heads)
 
 
 @check("low-lse")

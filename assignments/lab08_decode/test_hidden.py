@@ -117,9 +117,9 @@ def test_append_without_a_page_writes_nothing(submission: Submission, judge: Jud
 
 @check("append-only-its-slot")
 def test_append_to_more_kv_heads_than_a_card_has_sms(submission: Submission, judge: Judge) -> None:
-    """164 kv heads of 41 sequences, each of which gets its row."""
+    """328 kv heads of 82 sequences, each of which gets its row."""
     rng = judge.rng()
-    lens = tuple(int(length) for length in rng.integers(0, 40, 41))
+    lens = tuple(int(length) for length in rng.integers(0, 40, 82))
     appending.judge_append(judge, submission, appending.case(rng, lens=lens, kv_heads=4, q_heads=4, head_dim=32))
 
 
@@ -250,9 +250,9 @@ def test_query_heads_read_their_kv_head(submission: Submission, judge: Judge, q_
 
 @check("grouped-heads")
 def test_more_kv_heads_than_a_card_has_sms(submission: Submission, judge: Judge) -> None:
-    """164 kv heads of 41 sequences: a grid that is capped at the number of SMs leaves rows unwritten."""
+    """328 kv heads of 82 sequences: a grid that is capped at one or two programs an SM leaves rows unwritten."""
     rng = judge.rng()
-    lens = tuple(int(length) for length in rng.integers(1, 40, 41))
+    lens = tuple(int(length) for length in rng.integers(1, 40, 82))
     case = cache.case(rng, lens=lens, q_heads=8, kv_heads=4, head_dim=32)
     judge_all_parts(judge, submission, decode_launch(judge, case), parts=case.batch * case.kv_heads)
 

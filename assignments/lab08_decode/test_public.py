@@ -8,9 +8,10 @@ import pytest
 
 from grader.judge import Judge, Submission, check
 from grader.judge.benchmark_table import judge_plot
+from grader.judge.codegen import judge_all_parts
 from grader.judge.decode import appending, attending, cache, rotary
 from grader.judge.decode.benchmark import judge_decode_benchmark
-from grader.judge.decode.codegen import judge_decode_codegen
+from grader.judge.decode.codegen import decode_launch, judge_decode_codegen
 from grader.judge.decode.traffic import judge_decode_traffic
 from grader.judge.kernel_work import judge_kernel_work
 from grader.profiles import list_profiles, load_profile
@@ -54,6 +55,15 @@ def test_splits_are_merged_by_their_lse(submission: Submission, judge: Judge, sp
     """600 and 410 tokens whose scores climb, so that the splits' weights differ; None leaves the number to you."""
     case = cache.case(judge.rng(), lens=(600, 410), page_size=32, family="rising", num_splits=splits, kv_heads=1)
     attending.judge_decode(judge, case, *attending.run_decode(submission, case), label=f"{splits} splits")
+
+
+@check("split-merge")
+def test_splits_of_more_heads_than_a_card_has_sms_are_merged(submission: Submission, judge: Judge) -> None:
+    """328 query heads of 41 sequences, two splits: both launches cover all of them."""
+    rng = judge.rng()
+    lens = tuple(int(length) for length in rng.integers(1, 80, 41))
+    case = cache.case(rng, lens=lens, q_heads=8, kv_heads=4, head_dim=32, num_splits=2)
+    judge_all_parts(judge, submission, decode_launch(judge, case), parts=case.batch * case.q_heads)
 
 
 @check("kernel-does-the-work")

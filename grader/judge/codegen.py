@@ -66,7 +66,7 @@ class Launch:
     """A call whose launches are looked at.
 
     Attributes:
-        compare: judges what it gives.
+        compare: judges what it gives. results: how that is called.
         module: that has the function; None for the submission's first file.
     """
 
@@ -75,6 +75,7 @@ class Launch:
     compare: Compare
     kwargs: dict[str, Any] = field(default_factory=dict)
     module: str | None = None
+    results: tuple[str, ...] = ("O", "LSE")
 
 
 def judge_forward_codegen(
@@ -85,11 +86,11 @@ def judge_forward_codegen(
     judge_codegen(judge, submission, forward_launch(judge, case), profiles)
 
 
-def forward_launch(judge: Judging, case: AttentionCase) -> Launch:
-    """lab06's forward on a case; finished rows of O and the LSE are judged, some where there are many."""
+def forward_launch(judge: Judging, case: AttentionCase, function: str = attention.FUNCTION) -> Launch:
+    """A forward on a case; finished rows of O and the LSE are judged, some where there are many."""
 
     def compare(value: Any, final: Final) -> int | None:
-        results = attention.check_forward(value, case, device_of(value))
+        results = attention.check_forward(value, case, device_of(value), function)
         o_final, lse_final = masks(results, final)
         finished = np.argwhere(o_final.all(axis=-1) & lse_final)
         if not len(finished):
@@ -99,7 +100,7 @@ def forward_launch(judge: Judging, case: AttentionCase) -> Launch:
         attention.judge_forward(judge, case, *results, view=view, label=LABEL)
         return 4 * case.head_dim * int(visible_keys(case)[finished[:, 2]].sum())
 
-    return Launch(attention.FUNCTION, attention.to_tensors(case), compare, {"causal": case.causal})
+    return Launch(function, attention.to_tensors(case), compare, {"causal": case.causal})
 
 
 def masks(value: Sequence[Tensor], final: Final) -> list[Array]:
@@ -235,11 +236,15 @@ def judge_all_parts(judge: Judging, submission: Submission, call: Launch, parts:
         if fewest >= parts and call.compare(reply["value"], sampled["final"]) is not None:
             return
         reply = recorded.run()
-        results = [part for part in reply["value"] if isinstance(part, Tensor)]
-        if fewest < parts and any(np.isnan(np.asarray(part.data, np.float64)).any() for part in results):
+        unwritten = [
+            name
+            for name, part in zip(call.results, reply["value"], strict=False)
+            if isinstance(part, Tensor) and np.isnan(np.asarray(part.data, np.float64)).any()
+        ]
+        if fewest < parts and unwritten:
             judge.fail(
-                f"A launch has {fewest} programs for {parts} heads, and part of the results was written by none (it "
-                "holds NaN). A grid covers all of the work, or its programs loop over it.",
+                f"A launch has {fewest} programs for {parts} heads, and part of {' and '.join(unwritten)} was written "
+                "by none: it holds NaN. A grid covers all of the work, or its programs loop over it.",
                 diagnosis=CAPPED,
             )
     call.compare(reply["value"], None)

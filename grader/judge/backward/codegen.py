@@ -40,7 +40,7 @@ def backward_launch(judge: Judging, asked: Problem) -> Launch:
         judge_gradients(judge, asked, whole, label=LABEL, bounds=bounds)
         return _flops(case, finished)
 
-    return Launch(BACKWARD, asked.arguments("cpu"), compare, asked.options())
+    return Launch(BACKWARD, asked.arguments("cpu"), compare, asked.options(), results=("dQ", "dK", "dV"))
 
 
 def _flops(case: AttentionCase, finished: Sequence[Array]) -> int:
