@@ -117,6 +117,7 @@ def hungry(q, k, v):
 def compiled(function, tensors, capabilities, **options):
     """Reports of what one call launches."""
     target = load_profile(ROOT, "h100-sxm").model_dump(mode="json")
+    driver.set_active(StandInDriver(target, "cpu"))
     named = dict(zip(inspect.signature(function).parameters, tensors, strict=False))
     described = {
         name: record.Description(DTYPE_NAMES[tensor.dtype], tuple(tensor.shape), tensor.stride())
@@ -142,7 +143,6 @@ def compiled(function, tensors, capabilities, **options):
 
 
 def main() -> None:
-    driver.set_active(StandInDriver(load_profile(ROOT, "h100-sxm").model_dump(mode="json"), "cpu"))
     qkv = [torch.empty(2, 4, 256, 64, dtype=torch.float16) for _ in range(3)]
     x = [torch.empty(64)]
     results = {
