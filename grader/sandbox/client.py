@@ -190,6 +190,9 @@ class WorkerClient:
             raise NotCompilable(message)
         if kind == "uninterpretable":
             raise NotInterpretable(message)
+        if kind == "device_fault":  # nothing more runs on the GPU in that process
+            self.close()
+            raise Crashed(message, phase=phase)
         if kind == "fault":
             self.close()
             if self._holds_submission:  # who lives in that process can make it fail, or say that it did

@@ -189,6 +189,11 @@ def _references(value: Any) -> set[int]:
     return set()
 
 
+def _device_scratch(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+    """Where a kernel keeps the descriptors that it makes; torch's allocations are aligned more than any asks for."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
+
+
 class Executor:
     """Runs tapes; nothing of one is left for the next.
 
@@ -206,6 +211,8 @@ class Executor:
             triton.runtime.driver.set_active(StandInDriver(target, "cpu"))
             interpreter_fixes.apply()
             language.apply()
+        else:
+            triton.set_allocator(_device_scratch)
 
     def run(
         self, tape: JSON, arguments: Arguments, rules: dict[str, Any], options: Options

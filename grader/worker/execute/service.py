@@ -19,6 +19,7 @@ from .bounds import OutOfBounds
 from .describing import descriptions
 from .kernels import CannotLower, CannotRebuild, Kernels
 from .language import CannotInterpret
+from .launching import DeviceFault
 from .run import Executor, Options
 
 _CHECKED = ("allow", "scale", "rope", "known", "kernel")
@@ -101,5 +102,7 @@ def _answering() -> Iterator[None]:
         raise Answered("uncompilable", {"message": str(problem)}) from problem
     except OutOfBounds as problem:
         raise Answered("outside", {"message": str(problem), **problem.fault.to_wire()}) from problem
+    except DeviceFault as problem:
+        raise Answered("device_fault", {"message": str(problem)}) from problem
     except CannotInterpret as problem:
         raise Answered("uninterpretable", {"message": str(problem)}) from problem

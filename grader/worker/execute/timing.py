@@ -7,6 +7,7 @@ are repeated in every call. A recorded gradient call is timed from the first ste
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,7 @@ from ..wire import Leaf
 from .ahead import Ahead
 from .describing import descriptions
 from .kernels import CannotLower, Kernels
-from .launching import Compiled, Interpreted, Launch, Runner
+from .launching import Compiled, DeviceFault, Interpreted, Runner
 from .memory import Memory, Storage
 from .operations import Operations
 from .run import Options, Replay
@@ -149,20 +150,6 @@ class SlotReplay(Replay):
         self._steps(candidates[self._chosen.get(number, 0)]["steps"])
 
 
-class Checked(Compiled):
-    """Launches compiled kernels, each of which the compiler took first, with the limits of the language."""
-
-    def __init__(self, kernels: Kernels) -> None:
-        super().__init__(kernels)
-        self._lowered: set[int] = set()
-
-    def launch(self, launch: Launch, memory: Memory) -> None:
-        if id(launch.step) not in self._lowered:
-            self._kernels.lower(self._kernels.describe(launch.step, launch.args))
-            self._lowered.add(id(launch.step))
-        super().launch(launch, memory)
-
-
 class TapeCall:
     """One call of a window; see `timing.Call`.
 
@@ -253,7 +240,12 @@ class TapeTimer(Timer):
 
     def warm(self, offsets: Any, signs: Any) -> int:
         self._compiled()
-        return super().warm(offsets, signs)
+        with _telling_faults():
+            return super().warm(offsets, signs)
+
+    def window(self, offsets: Any, signs: Any, gate: Any) -> list[Any]:
+        with _telling_faults():
+            return super().window(offsets, signs, gate)
 
     def _compiled(self) -> None:
         if self._ahead is not None:
@@ -276,7 +268,8 @@ class TapeTimer(Timer):
             for number in range(len(candidates)):
                 self._chosen[place] = number
                 try:
-                    times[number] = self._candidate_s()
+                    with _telling_faults():
+                        times[number] = self._candidate_s()
                 except CannotLower as problem:
                     last = problem
             if not times:
@@ -310,6 +303,18 @@ class TapeTimer(Timer):
         return statistics.median(times)
 
 
+@contextlib.contextmanager
+def _telling_faults() -> Iterator[None]:
+    """A fault of the GPU is the kernels'."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as problem:
+        reason = str(problem).splitlines()[0]
+        raise DeviceFault(f"A kernel ended with a fault of the GPU ({reason}). Check masks and offsets.") from problem
+
+
 def open_tape(body: dict[str, Any], memory: TensorMemory) -> TapeTimer:
     """A timer of the request `time_open`.
 
@@ -328,7 +333,7 @@ def open_tape(body: dict[str, Any], memory: TensorMemory) -> TapeTimer:
     named = {spec.name: f"cotangents[{n}]" for n, spec in enumerate(spec for spec in specs if spec.cotangent)}
     named |= {spec.name: next(names) for spec in specs if not spec.cotangent}
     kernels = Kernels(tape["functions"], Path(tempfile.mkdtemp(prefix="timed-")))
-    runner: Runner = Checked(kernels) if memory.device == "cuda" else Interpreted(kernels, False, False)
+    runner: Runner = Compiled(kernels) if memory.device == "cuda" else Interpreted(kernels)
     options = Options(mutable=tuple(body["mutable"]))
     chosen: dict[int, int] = {}
     shared = {spec.name: _guard(spec, memory.device) for spec in specs if spec.kind == "fixed"}
