@@ -15,7 +15,7 @@ from typing import NoReturn, Protocol
 
 from grader.judge.oracle import AttentionCase
 from grader.judge.precision import numpy_dtype
-from grader.judge.stored_once import judge_stored_once
+from grader.judge.stored_once import judge_stored_once, require_counted
 from grader.kernels.closed_forms import LSE_ITEMSIZE, attention_flops
 from grader.report.model import Diagnosis
 from grader.worker.traffic_model import Traffic
@@ -59,7 +59,7 @@ def judge_fa2_traffic(judge: Judging, case: AttentionCase, traffic: Traffic) -> 
 
     `case` has no mask and as many kv heads as query heads, so that K's bytes don't depend on how heads are packed.
     """
-    _require_counted(judge, traffic)
+    require_counted(judge, traffic)
     work = measure_work(judge, case, traffic)
     _measure_against_bound(judge, case, traffic, work)
     blocks = _row_blocks(judge, case, traffic, work)
@@ -87,7 +87,7 @@ def judge_skipped_tiles(judge: Judging, case: AttentionCase, traffic: Traffic, l
 
     Held to the closed form with the largest key tile allowed, for the row blocks that the number of programs tells.
     """
-    _require_counted(judge, traffic)
+    require_counted(judge, traffic)
     work = measure_work(judge, case, traffic)
     row_blocks = max(1, work.programs // (work.heads * work.splits))
     fits = [block for block in BLOCKS if -(-case.q_len // block) <= row_blocks]
@@ -218,16 +218,6 @@ def _keys(case: AttentionCase, block_m: int, block_n: int) -> int:
 def _reads(tensors: object, name: str) -> bool:
     assert isinstance(tensors, dict)
     return any(tensors[key].loaded_bytes for key in (name, f"copy:{name}") if key in tensors)
-
-
-def _require_counted(judge: Judging, traffic: Traffic) -> None:
-    if not traffic.launches:
-        judge.fail("No Triton kernel was launched: there is nothing to count.")
-    if traffic.outside_bytes:
-        judge.fail(
-            f"{traffic.outside_bytes} bytes are accessed outside of every tensor: {'; '.join(traffic.outside)}. "
-            "A GPU would fault there or read a neighbour's data."
-        )
 
 
 _KV_RELOADED = Diagnosis(id="kv-reloaded", text="K or V is read more than once a tile of query rows.")

@@ -19,8 +19,16 @@ from grader.judge.outcomes import TestOutcome
 from grader.judge.plan import PUBLIC_FILE, RESTORE
 from grader.judge.recorder import Verdict
 from grader.machine import MachineError, of_this_machine
-from grader.report.model import Status
-from grader.sandbox.failures import Crashed, ImportFailed, OutOfMemory, SubmissionRaised, TimedOut, WorkerFailure
+from grader.report.model import Diagnosis, Status
+from grader.sandbox.failures import (
+    Crashed,
+    ImportFailed,
+    OutOfBounds,
+    OutOfMemory,
+    SubmissionRaised,
+    TimedOut,
+    WorkerFailure,
+)
 
 PACKAGE_DIR = Path(__file__).resolve().parent.parent
 SANDBOX_DIR = PACKAGE_DIR / "sandbox"
@@ -32,6 +40,7 @@ _CONTRACT = (
     "The call broke the contract of its function: a type, dtype, shape or device, a changed input, or a write out of "
     "bounds."
 )
+OUTSIDE = Diagnosis(id="access-outside", text="Memory outside of every tensor is accessed.")
 _PLACE = re.compile(r"^(?P<file>[\w./\-]+\.py):(?P<line>\d{1,6})")
 _LIBRARY_ERRORS = frozenset(
     {"CompilationError", "CompileTimeAssertionFailure", "OutOfResources", "PTXASError", "AcceleratorError"}
@@ -72,7 +81,8 @@ def classify(error: BaseException, context: Context) -> TestOutcome:
         )
     if isinstance(error, WorkerFailure):
         message = _discreet(error, context) if spec.hidden else error.message
-        return TestOutcome(error.status, _capped(message), phase=error.phase)
+        diagnosis = OUTSIDE if isinstance(error, OutOfBounds) else None
+        return TestOutcome(error.status, _capped(message), diagnosis=diagnosis, phase=error.phase)
     if isinstance(error, pytest.skip.Exception):
         return TestOutcome(Status.SKIPPED, str(error.msg or "can't run here"))
     if isinstance(error, Overrun):
@@ -103,6 +113,9 @@ def _discreet(error: WorkerFailure, context: Context) -> str:
         if context.missing_files:
             return f"Missing: {', '.join(context.missing_files)}."
         return f"A file can't be imported, or lacks the function that this check calls. {_NO_TEXT}"
+    if isinstance(error, OutOfBounds):
+        place = _safe_place(str(error.fault.get("where")), context.source_lines)
+        return f"A kernel accesses memory outside of its tensors{f' at {place}' if place else ''}. {_NO_TEXT}"
     if isinstance(error, OutOfMemory):
         return f"Memory ran out: the limit is {context.memory_mib} MiB."
     if isinstance(error, Crashed):

@@ -13,6 +13,12 @@ class Failing(Protocol):
     def fail(self, message: str) -> NoReturn: ...
 
 
+def require_counted(judge: Failing, traffic: Traffic) -> None:
+    """Fail where no kernel ran."""
+    if not traffic.launches:
+        judge.fail("No Triton kernel was launched: there is nothing to count.")
+
+
 def judge_stored_once(
     judge: Failing, traffic: Traffic, *, o_bytes: int, lse_bytes: int, advice: str, when: str = ""
 ) -> None:

@@ -74,7 +74,7 @@ class _Mode:
 
 
 def _on_cpu(value: Any) -> Any:
-    """A tensor argument where a worker without a GPU can take it: captures and the interpreter run on the CPU."""
+    """A tensor argument where a worker without a GPU can take it: the interpreter runs on the CPU."""
     return replace(value, device="cpu") if isinstance(value, Tensor) else value
 
 
@@ -83,8 +83,8 @@ class Submission:
 
     Args:
         staged: the submission's folder, as `grader.sandbox.stage.stage` made it.
-        device: where tensors live and kernels run; `cpu` runs Triton's kernels in its interpreter.
-        target: the hardware profile that captures answer for.
+        device: where tensors live and tapes run; on `cpu` they run in Triton's interpreter.
+        target: the hardware profile that recorders answer for.
         patience: how many calls of one function may reach their limit before it isn't called any more; None for any
             number. A class with a few endless loops in it would otherwise wait for each of them at every check.
         busy: other submissions are graded on the same cores meanwhile.
@@ -271,12 +271,13 @@ class Submission:
         The worker's count of its allocations is exact and forgeable; the kernel's view from outside is coarse and not.
         The outside view decides when it's far above the claim.
         """
-        client = self._ready(RUN, module or self._module)
+        mode = self._plain_mode((*args, *kwargs.values()))
+        client = self._ready(mode, module or self._module)
         before = client.launched.reset_peak()
-        if before > self._modes[RUN].resident_bytes + HELD_BYTES:
+        if before > self._modes[mode].resident_bytes + HELD_BYTES:
             # Memory that earlier calls left resident could be used again without a trace.
-            self._discard(RUN)
-            client = self._ready(RUN, module or self._module)
+            self._discard(mode)
+            client = self._ready(mode, module or self._module)
             before = client.launched.reset_peak()
         # Where the mark can't be reset, only growth beyond it is seen.
         before = max(before, client.launched.resident_peak_bytes())
@@ -296,7 +297,7 @@ class Submission:
             WorkerFailure: the function isn't there or doesn't tell.
         """
         name = module or self._module
-        client = self._ready(RUN, name)
+        client = self._ready(self._plain_mode(()), name)
         body = {"module": name, "function": function}
         shown = client.request(
             "signature", body, timeout_s=self.lab.limits.call_s, doing=f"reading the signature of `{function}`"
@@ -524,8 +525,8 @@ class Submission:
         return reply
 
     def _plain_mode(self, arguments: Sequence[Any]) -> str:
-        """Name of the mode for a call that isn't recorded; where others are, it loads no more than it takes."""
-        if not self.recording:
+        """Name of the mode for a call that isn't recorded; in a lab with kernels it loads no more than it takes."""
+        if self.lab.runtime != "triton":
             return RUN
         tensors = any(isinstance(item, Tensor) or (isinstance(item, Hosted) and item.tensors) for item in arguments)
         return f"{RUN}:{'torch' if tensors else 'numpy'}"
@@ -570,16 +571,11 @@ class Submission:
             return _Mode({}, "cpu", runtime, ("record.service",), self._profiles[name].model_dump(mode="json"))
         if kind == RUN and detail:
             runtime = cast(Runtime, detail)
-        target = None
-        if runtime == "triton" and self.device == "cpu":
-            env["TRITON_INTERPRET"] = "1"
-            if self.target is not None and self.target.sm is not None:
-                target = self.target.model_dump(mode="json")
         if runtime == "numpy":
             # Small products: threads cost more than they bring, most of all while other submissions are graded, and
             # one thread adds in one order on every machine.
             env |= ONE_THREAD
-        return _Mode(env, self.device, runtime, TIMING_MODULES[runtime] if kind == TIME else (), target)
+        return _Mode(env, self.device, runtime, TIMING_MODULES[runtime] if kind == TIME else ())
 
     def _start(self, mode: _Mode) -> WorkerClient:
         spec = LaunchSpec(

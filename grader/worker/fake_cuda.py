@@ -1,7 +1,7 @@
 """Answers of `torch.cuda` on a machine without a GPU, taken from a hardware profile.
 
-Two uses. Under the interpreter tensors stay on the CPU (`tensors="cpu"`): what a launcher asks for on "cuda" is made on
-the CPU. For a capture (`tensors="fake"`) tensors carry no data and say that they are on cuda:0.
+`fake_cuda` is for provided scripts in Triton's interpreter: what is asked for on "cuda" is made on the CPU. The
+recorder uses the same answers, with tensors of its own.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from triton.runtime import driver
 
 from .gpu_target import Target, capability_of
-
-_DEVICE = "cuda:0"
+from .stand_in_driver import StandInDriver
 
 
 def properties(target: Target) -> SimpleNamespace:
@@ -43,12 +43,12 @@ def properties(target: Target) -> SimpleNamespace:
 
 
 class _Stream:
-    """A stream on which nothing ever waits."""
+    """A stream on which nothing ever waits: there are no launches, or they are recorded in the order of the program."""
 
     cuda_stream = 0
     stream_id = 0
     device_index = 0
-    device = torch.device("cpu")
+    device = torch.device("cuda", 0)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
@@ -63,6 +63,12 @@ class _Stream:
 
     def record_event(self, event: Any = None) -> Any:
         return event or _Event()
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        return None
 
 
 class _Event:
@@ -94,37 +100,32 @@ class _Guard:
         return None
 
 
-class OnDevice(TorchFunctionMode):  # type: ignore[misc]
-    """Sends what is asked for on "cuda" to `device`."""
-
-    def __init__(self, device: str) -> None:
-        super().__init__()
-        self.device = device
+class OnCpu(TorchFunctionMode):  # type: ignore[misc]
+    """Sends what is asked for on "cuda" to the CPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
         if name == "cuda":
-            return args[0].to(self.device)
-        if name == "tensor" and _is_cuda(kwargs.get("device")):
-            # torch.tensor fills its result in C++, past every mode; so it's made on the CPU, then moved.
-            return func(*args, **{**kwargs, "device": "cpu"}).to(self.device)
-        if _is_cuda(kwargs.get("device")):
-            kwargs["device"] = self.device
+            return args[0].to("cpu")
+        if is_cuda(kwargs.get("device")):
+            kwargs["device"] = "cpu"
         if name == "to":
-            args = tuple(self.device if _is_cuda(argument) else argument for argument in args)
+            args = tuple("cpu" if is_cuda(argument) else argument for argument in args)
         if name != "pin_memory":
             kwargs.pop("pin_memory", None)
         return args[0] if name == "pin_memory" else func(*args, **kwargs)
 
 
-def _is_cuda(device: Any) -> bool:
+def is_cuda(device: Any) -> bool:
+    """Whether that names a GPU, as torch takes it."""
     if isinstance(device, int) and not isinstance(device, bool):
         return True
     return isinstance(device, (str, torch.device)) and str(device).startswith("cuda")
 
 
-def _answers(target: Target) -> dict[str, Any]:
+def answers(target: Target) -> dict[str, Any]:
+    """Attributes of `torch.cuda` by name."""
     known = properties(target)
     return {
         "is_available": lambda: True,
@@ -159,29 +160,18 @@ def _answers(target: Target) -> dict[str, Any]:
 
 
 @contextmanager
-def fake_cuda(target: Target, tensors: Literal["cpu", "fake"] = "cpu") -> Iterator[None]:
-    """`torch.cuda` and Triton's driver answer from `target` in the block.
-
-    Args:
-        tensors: "cpu" makes what's asked for on "cuda" on the CPU; "fake" leaves it on cuda:0 (needs a FakeTensorMode).
-    """
-    before = {name: getattr(torch.cuda, name, None) for name in _answers(target)}
+def fake_cuda(target: Target) -> Iterator[None]:
+    """`torch.cuda` and Triton's driver answer from `target` in the block; tensors are on the CPU."""
     with ExitStack() as stack:
-        for name, answer in _answers(target).items():
-            setattr(torch.cuda, name, answer)
-            stack.callback(setattr, torch.cuda, name, before[name])
-        stack.enter_context(OnDevice("cpu" if tensors == "cpu" else _DEVICE))
-        _stand_in_driver(stack, target, "cpu" if tensors == "cpu" else _DEVICE)
+        answer_from(stack, target, StandInDriver(target, "cpu"))
+        stack.enter_context(OnCpu())
         yield
 
 
-def _stand_in_driver(stack: ExitStack, target: Target, device: str) -> None:
-    try:
-        from triton.runtime import driver
-    except ImportError:
-        return  # A lab whose runtime is torch alone.
-    from .stand_in_driver import StandInDriver
-
-    previous = driver._active
-    driver.set_active(StandInDriver(target, device))
-    stack.callback(setattr, driver, "_active", previous)
+def answer_from(stack: ExitStack, target: Target, stand_in: StandInDriver) -> None:
+    """`torch.cuda` and Triton's driver answer from `target` until `stack` ends."""
+    for name, answer in answers(target).items():
+        stack.callback(setattr, torch.cuda, name, getattr(torch.cuda, name))
+        setattr(torch.cuda, name, answer)
+    stack.callback(setattr, driver, "_active", driver._active)
+    driver.set_active(stand_in)

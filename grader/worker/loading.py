@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import linecache
 import os
 import sys
 import traceback
@@ -13,13 +12,11 @@ from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
 from typing import Any
 
-from .advice import advice_for
-
 MAX_TEXT = 2000
 MAX_FRAMES = 6
 MAX_NAMES = 20
 
-_signature, _walk_tb, _source_line = inspect.signature, traceback.walk_tb, linecache.getline
+_signature, _walk_tb = inspect.signature, traceback.walk_tb
 
 
 class MissingError(Exception):
@@ -120,25 +117,18 @@ class Submission:
             ``type``, ``text``, ``where`` ("fa1.py:34 in f", empty if no frame is the submission's), ``frames``
             (outermost first) and ``memory``: whether memory ran out.
         """
-        cause: BaseException = error
-        while type(cause).__module__.split(".")[0] == "triton" and cause.__cause__ is not None:
-            cause = cause.__cause__  # the interpreter wraps what the kernel raised
         frames = self._frames(error)
-        if cause is not error:
-            frames += [frame for frame in self._frames(cause) if frame not in frames]
-        text = _text_of(cause)
-        if isinstance(cause, SyntaxError) and cause.filename:
-            where = f"{self._relative(cause.filename) or os.path.basename(cause.filename)}:{cause.lineno}"
-            text = str(cause.msg)
+        text = _text_of(error)
+        if isinstance(error, SyntaxError) and error.filename:
+            where = f"{self._relative(error.filename) or os.path.basename(error.filename)}:{error.lineno}"
+            text = str(error.msg)
         else:
             where = frames[-1] if frames else ""
-        name = type(cause).__name__[:200]
-        advice = advice_for(name, text, self._last_line(error))
-        text = f"{text} {advice}".lstrip() if advice else text
+        name = type(error).__name__[:200]
         memory = (
-            isinstance(cause, MemoryError)
+            isinstance(error, MemoryError)
             or name == "OutOfMemoryError"
-            or (isinstance(cause, RuntimeError) and "can't allocate memory" in text)
+            or (isinstance(error, RuntimeError) and "can't allocate memory" in text)
         )
         return {"type": name, "text": text, "where": where, "frames": frames[-MAX_FRAMES:], "memory": memory}
 
@@ -149,14 +139,6 @@ class Submission:
             if relative:
                 found.append(f"{relative}:{line} in {frame.f_code.co_name}"[:300])
         return found[-1000:]
-
-    def _last_line(self, error: BaseException) -> str:
-        """Source of the submission's innermost line, trimmed; empty if no frame is the submission's."""
-        line = ""
-        for frame, number in _walk_tb(error.__traceback__):
-            if self._relative(frame.f_code.co_filename):
-                line = _source_line(frame.f_code.co_filename, number).strip()
-        return line
 
     def _relative(self, path: str) -> str:
         """The path inside the submission; empty for any other file."""

@@ -74,7 +74,6 @@ class _Worker:
         self._timers: Any = None
         self._executor: Any = None
         self._recorder: Any = None
-        self._stack = contextlib.ExitStack()
         self._handlers = {
             "start": self._start,
             "import": self._import,
@@ -147,8 +146,6 @@ class _Worker:
         if self._runtime == "triton":
             versions["triton"] = str(import_module("triton").__version__)
             import_module("triton.language")
-            if os.environ.get("TRITON_INTERPRET") == "1":
-                import_module(f"{__package__}.interpreter_fixes").apply()
         for name in body["modules"]:
             import_module(f"{__package__}.{name}")
         if "execute.service" in body["modules"]:
@@ -156,9 +153,6 @@ class _Worker:
         elif "record.service" in body["modules"]:
             folder = os.environ[SUBMISSION_VARIABLE]
             self._recorder = import_module(f"{__package__}.record.service").Service(body["target"], folder)
-        elif body["target"] is not None:
-            tensors = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "fake"
-            self._stack.enter_context(import_module(f"{__package__}.fake_cuda").fake_cuda(body["target"], tensors))
         if body["submission"]:
             folder = os.environ[SUBMISSION_VARIABLE]
             self._submission = Submission(folder)

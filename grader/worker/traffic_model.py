@@ -1,4 +1,4 @@
-"""What the tracer counted, as plain data that crosses the wire. Standard library only: the judge reads it too."""
+"""What an executor counted, as plain data that crosses the wire. Standard library only: the judge reads it too."""
 
 from __future__ import annotations
 
@@ -52,15 +52,9 @@ class Traffic:
         tensors: an argument's name, ``copy:<argument>`` (a contiguous or cast copy that the launcher made),
             ``out:<n>`` (what the call returned at position n, else the n-th buffer stored to), ``scratch:<n>``
             (stored to and not returned) or ``tmp:<n>`` (only loaded from) → bytes.
-        loaded_bytes, stored_bytes: totals, `outside_bytes` among them.
-        outside_bytes: bytes at addresses of unmasked lanes that belong to no element of an argument and to no buffer
-            that was passed to a launch. A GPU would fault there, or read a neighbour's data.
-        outside: up to five sentences on where those accesses were.
-        torch_elements: floating-point elements that torch's arithmetic outside of kernels went over; moves and casts
-            aren't counted.
+        loaded_bytes, stored_bytes: totals; 0 on a GPU, where launches and operations alone are counted.
         scratch_bytes: size of the buffers that launches were given beside arguments, copies of them and results.
         operations: device operations beside launches, by name, with how many there were.
-        bytes_known: False where only launches were counted: on a GPU, or because no more was asked for.
     """
 
     launches: int = 0
@@ -68,12 +62,8 @@ class Traffic:
     tensors: dict[str, TensorTraffic] = field(default_factory=dict)
     loaded_bytes: int = 0
     stored_bytes: int = 0
-    outside_bytes: int = 0
-    outside: list[str] = field(default_factory=list)
-    torch_elements: int = 0
     scratch_bytes: int = 0
     operations: dict[str, int] = field(default_factory=dict)
-    bytes_known: bool = True
 
     @property
     def dot_flops(self) -> int:
@@ -115,12 +105,8 @@ class Traffic:
             tensors=_tensors(table["tensors"]),
             loaded_bytes=_count(table["loaded_bytes"]),
             stored_bytes=_count(table["stored_bytes"]),
-            outside_bytes=_count(table["outside_bytes"]),
-            outside=[_text(item) for item in table["outside"]],
-            torch_elements=_count(table["torch_elements"]),
             scratch_bytes=_count(table["scratch_bytes"]),
             operations={_text(name): _count(count) for name, count in table["operations"].items()},
-            bytes_known=bool(table["bytes_known"]),
         )
         if traffic.launches != len(records):
             raise ValueError(f"traffic: {traffic.launches} launches and {len(records)} records")

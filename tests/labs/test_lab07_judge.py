@@ -213,8 +213,6 @@ def test_linear_memory_allows_partials_and_refuses_a_score_matrix() -> None:
     with pytest.raises(Failed, match="bytes of memory") as failed:
         judge_linear_memory(StandIn(), case, counted(scratch_bytes=320 * 512 * 2))
     assert failed.value.diagnosis == "scores-stored"
-    with pytest.raises(Failed, match="outside of every tensor"):
-        judge_linear_memory(StandIn(), case, counted(outside_bytes=4, outside=["k loads"]))
     with pytest.raises(Failed, match="No Triton kernel"):
         judge_linear_memory(StandIn(), case, Traffic())
 

@@ -1,4 +1,4 @@
-"""`torch.cuda` and Triton's driver answered from a profile, and advice for what can't be."""
+"""`torch.cuda` and Triton's driver answered from a profile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 from grader.profiles import load_profile  # noqa: E402
-from grader.worker.advice import advice_for  # noqa: E402
 from grader.worker.fake_cuda import fake_cuda  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,27 +43,3 @@ def test_fake_cuda_tensors_asked_for_on_cuda_stay_on_the_cpu() -> None:
         ]
         assert {tensor.device.type for tensor in made} == {"cpu"}
         assert torch.ones(1).to(torch.float16).dtype == torch.float16
-
-
-@pytest.mark.parametrize(
-    ("error", "line", "expected"),
-    [
-        (AssertionError(""), "assert q.is_cuda", "q.device"),
-        (AssertionError(""), 'assert q.device.type == "cuda"', "q.device"),
-        (ValueError("inputs must be CUDA tensors"), "raise ValueError(message)", "q.device"),
-        (NotImplementedError("inline_asm not supported in interpreter mode"), "kernel[grid](x)", "inline assembly"),
-        (type("DataDependentOutputException", (RuntimeError,), {})("aten.item"), "x.sum().item()", "without data"),
-        (AttributeError("module 'triton.language' has no attribute 'make_block_ptr'"), "", "3.9 removed it"),
-    ],
-)
-def test_advice_known_cause_is_told(
-    error: Exception, line: str, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert expected in (advice_for(type(error).__name__, str(error), line) or "")
-
-
-def test_advice_unknown_cause_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert advice_for("ValueError", "shape", "raise ValueError('shape')") is None
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    assert advice_for("AssertionError", "", "assert q.is_cuda") is None, "on a GPU the assertion means what it says"

@@ -12,6 +12,7 @@ from grader.judge.backward.judging import BACKWARD, Problem, check_gradients, gi
 from grader.judge.gradients import Gradients, emulate_gradients
 from grader.judge.oracle import AttentionCase, forward
 from grader.judge.precision import ULP, Array
+from grader.judge.stored_once import require_counted
 from grader.judge.tolerance import TILINGS
 from grader.report.model import Diagnosis
 from grader.sandbox.submission import Submission
@@ -139,13 +140,7 @@ def require_equal(judge: Judging, first: Gradients, second: Gradients, when: str
 
 def judge_linear_memory(judge: Judging, case: AttentionCase, traffic: Traffic) -> None:
     """Buffers beside arguments and results hold at most float32 partials of the gradients and a few numbers a row."""
-    if not traffic.launches:
-        judge.fail("No Triton kernel was launched: there is nothing to count.")
-    if traffic.outside_bytes:
-        judge.fail(
-            f"{traffic.outside_bytes} bytes are accessed outside of every tensor: {'; '.join(traffic.outside)}. "
-            "A GPU would fault there or read a neighbour's data."
-        )
+    require_counted(judge, traffic)
     heads = case.batch * case.q_heads
     allowed = 4 * heads * (case.q_len * (case.head_dim + 4) + 2 * case.k_len * case.head_dim)
     judge.measure("scratch_bytes", traffic.scratch_bytes)

@@ -11,7 +11,7 @@ from typing import NoReturn, Protocol
 
 from grader.judge.decode.appending import AppendCase
 from grader.judge.decode.cache import DecodeCase
-from grader.judge.stored_once import judge_stored_once
+from grader.judge.stored_once import judge_stored_once, require_counted
 from grader.kernels.closed_forms import LSE_ITEMSIZE, decode_traffic_bounds
 from grader.report.model import Diagnosis
 from grader.worker.traffic_model import Traffic
@@ -158,19 +158,6 @@ def judge_append_traffic(judge: Judging, case: AppendCase, traffic: Traffic) -> 
             )
 
 
-def require_counted(judge: Judging, traffic: Traffic) -> None:
-    """Fail where no kernel ran, or one accessed memory outside of every tensor."""
-    if not traffic.launches:
-        judge.fail("No Triton kernel was launched: there is nothing to count.")
-    if traffic.outside_bytes:
-        judge.fail(
-            f"{traffic.outside_bytes} bytes are accessed outside of every tensor: {'; '.join(traffic.outside)}. A GPU "
-            "would fault there or read a neighbour's data.",
-            diagnosis=OUTSIDE,
-        )
-
-
-OUTSIDE = Diagnosis(id="access-outside", text="Memory outside of every tensor is accessed.")
 _PER_QUERY_HEAD = Diagnosis(id="kv-read-per-query-head", text="K or V is loaded once a query head, not once a kv head.")
 _COPIED = Diagnosis(id="cache-copied", text="The launcher copies a cache, and kernels read the copy.")
 _RELOADED = Diagnosis(id="kv-reloaded", text="K or V is loaded more than once a kv head.")

@@ -156,7 +156,6 @@ class Counter:
             stored_bytes=sum(record.stored_bytes for record in records),
             scratch_bytes=sum(scratch.values()),
             operations=dict(operations),
-            bytes_known=True,
         )
 
     def _names(self, memory: Memory, results: Sequence[Any], gradients: dict[str, Any]) -> dict[int, str]:

@@ -142,6 +142,4 @@ class Compiled:
     def traffic(
         self, memory: Memory, results: Sequence[Any], gradients: dict[str, Any], operations: dict[str, int]
     ) -> Traffic:
-        return Traffic(
-            launches=len(self._records), records=self._records, operations=dict(operations), bytes_known=False
-        )
+        return Traffic(launches=len(self._records), records=self._records, operations=dict(operations))

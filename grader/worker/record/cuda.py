@@ -1,103 +1,21 @@
-"""Answers of `torch.cuda` on a machine without a GPU, taken from a hardware profile."""
+"""A GPU for a launcher that is recorded: `torch.cuda` answers from a profile, tensors say that they are on it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
-from triton.runtime import driver
 
-from ..gpu_target import Target, capability_of
-from .driver import StandInDriver
+from ..fake_cuda import answer_from, is_cuda
+from ..gpu_target import Target
+from ..stand_in_driver import StandInDriver
 from .history import History
 
 DEVICE = "cuda:0"
-
-
-def properties(target: Target) -> SimpleNamespace:
-    """What `torch.cuda.get_device_properties` returns, under torch's names."""
-    major, minor = capability_of(target)
-    return SimpleNamespace(
-        name=target["title"],
-        major=major,
-        minor=minor,
-        total_memory=int(target["memory_gib"] * 2**30),
-        multi_processor_count=target["sms"],
-        L2_cache_size=int(target["l2_mib"] * 2**20),
-        shared_memory_per_block=48 * 1024,
-        shared_memory_per_block_optin=target["shared_kib_per_block"] * 1024,
-        shared_memory_per_multiprocessor=target["shared_kib_per_sm"] * 1024,
-        regs_per_multiprocessor=target["registers_per_sm"],
-        max_threads_per_multi_processor=target["max_threads_per_sm"],
-        max_threads_per_block=1024,
-        warp_size=32,
-        is_integrated=False,
-        is_multi_gpu_board=False,
-        gcnArchName="",
-    )
-
-
-class _Stream:
-    """A stream on which nothing ever waits: launches are recorded in the order of the program."""
-
-    cuda_stream = 0
-    stream_id = 0
-    device_index = 0
-    device = torch.device(DEVICE)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        pass
-
-    wait_stream = wait_event = __init__
-
-    def record_event(self, event: Any = None) -> Any:
-        return event or _Event()
-
-    def __enter__(self) -> _Stream:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        return None
-
-
-class _Event:
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    record = wait = __init__
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        pass
-
-    def elapsed_time(self, end: Any) -> float:
-        return 0.0
-
-
-class _Guard:
-    """Stands in for `torch.cuda.device`, `device_of` and `stream`."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    def __enter__(self) -> _Guard:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        return None
 
 
 class Functions(TorchFunctionMode):  # type: ignore[misc]
@@ -120,71 +38,27 @@ class Functions(TorchFunctionMode):  # type: ignore[misc]
             if name == "tensor":
                 # torch.tensor fills its result in C++, past every mode; so it's made on the CPU, then moved.
                 device = kwargs.get("device") or _device.CURRENT_DEVICE
-                if _is_cuda(device):
+                if is_cuda(device):
                     return func(*args, **{**kwargs, "device": "cpu"}).to(DEVICE)
-            if _is_cuda(kwargs.get("device")):
+            if is_cuda(kwargs.get("device")):
                 kwargs["device"] = DEVICE
             if name == "to":
-                args = tuple(DEVICE if _is_cuda(argument) else argument for argument in args)
+                args = tuple(DEVICE if is_cuda(argument) else argument for argument in args)
             return func(*args, **kwargs)
         finally:
             self._history.called = before
-
-
-def _is_cuda(device: Any) -> bool:
-    if isinstance(device, int) and not isinstance(device, bool):
-        return True
-    return isinstance(device, (str, torch.device)) and str(device).startswith("cuda")
-
-
-def _answers(target: Target) -> dict[str, Any]:
-    known = properties(target)
-    return {
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "init": lambda: None,
-        "_lazy_init": lambda: None,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "set_device": lambda device: None,
-        "get_device_name": lambda device=None: known.name,
-        "get_device_capability": lambda device=None: (known.major, known.minor),
-        "get_device_properties": lambda device=None: known,
-        "is_bf16_supported": lambda including_emulation=True: known.major >= 8,
-        "current_stream": lambda device=None: _Stream(),
-        "default_stream": lambda device=None: _Stream(),
-        "synchronize": lambda device=None: None,
-        "empty_cache": lambda: None,
-        "mem_get_info": lambda device=None: (known.total_memory, known.total_memory),
-        "memory_allocated": lambda device=None: 0,
-        "max_memory_allocated": lambda device=None: 0,
-        "reset_peak_memory_stats": lambda device=None: None,
-        "is_current_stream_capturing": lambda: False,
-        "get_arch_list": lambda: [f"sm_{known.major}{known.minor}"],
-        "manual_seed": lambda seed: None,
-        "manual_seed_all": lambda seed: None,
-        "device": _Guard,
-        "device_of": _Guard,
-        "stream": _Guard,
-        "Stream": _Stream,
-        "Event": _Event,
-    }
 
 
 @contextmanager
 def stand_in_cuda(target: Target, history: History) -> Iterator[None]:
     """`torch.cuda` and Triton's driver answer from `target` in the block."""
     with ExitStack() as stack:
-        for name, answer in _answers(target).items():
-            stack.callback(setattr, torch.cuda, name, getattr(torch.cuda, name))
-            setattr(torch.cuda, name, answer)
+        answer_from(stack, target, StandInDriver(target, DEVICE))
         for name in ("range_push", "range_pop", "mark"):
             stack.callback(setattr, torch.cuda.nvtx, name, getattr(torch.cuda.nvtx, name))
             setattr(torch.cuda.nvtx, name, lambda *args: None)
         stack.callback(setattr, torch, "compile", torch.compile)
         torch.compile = _uncompiled
-        stack.callback(setattr, driver, "_active", driver._active)
-        driver.set_active(StandInDriver(target))
         stack.enter_context(Functions(history))
         yield
 

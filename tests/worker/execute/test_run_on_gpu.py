@@ -48,7 +48,7 @@ def test_gpu_run_returns_what_the_kernel_stored() -> None:
     reply = run(copied(4096), {"x": X}, device="cuda", trace=True)
     assert torch.equal(reply["value"], 2 * X)
     traffic = Traffic.from_wire(reply["traffic"])
-    assert (traffic.kernels, traffic.grids, traffic.bytes_known) == (["scaled_copy"], [(16, 1, 1)], False)
+    assert (traffic.kernels, traffic.grids, traffic.loaded_bytes) == (["scaled_copy"], [(16, 1, 1)], 0)
 
 
 def test_gpu_run_unwritten_elements_are_nan() -> None:
