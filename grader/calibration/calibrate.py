@@ -11,8 +11,8 @@ from grader.calibration.card_profile import measured_table, new_profile, profile
 from grader.calibration.measure import Measurements, Step, measure
 from grader.course import Course
 from grader.errors import UsageError
-from grader.sandbox.device_lock import device_lock
 from grader.profiles import GpuInfo, detect, list_profiles, load_profile, match_profile
+from grader.sandbox.device_lock import device_lock
 from grader.sandbox.levels import choose_isolation
 
 

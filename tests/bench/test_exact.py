@@ -22,7 +22,7 @@ SHAPE = AttentionShape(2, 2, 2, 48, 48, 32, "float16", causal=True)
 
 def drawn(workload: Workload) -> Any:
     rng = np.random.default_rng(5)
-    return Draw.make(rng, Block.draw(rng, workload), workload.inputs, 1).call(0)
+    return Draw.make(rng, Block.draw(rng, [workload]), workload.inputs, 1).call(0)
 
 
 def case_of(call: Any, causal: bool) -> AttentionCase:

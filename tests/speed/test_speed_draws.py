@@ -105,5 +105,5 @@ def test_block_is_twice_the_largest_input_up_to_a_bound() -> None:
     from speed_toys import matmul
 
     rng = np.random.default_rng(0)
-    assert len(Block.draw(rng, matmul(8)).normals) == 4099
-    assert len(Block.draw(rng, matmul(96)).normals) == 2 * 96 * 96 + 1
+    assert len(Block.draw(rng, [matmul(8)]).normals) == 4099
+    assert len(Block.draw(rng, [matmul(96)]).normals) == 2 * 96 * 96 + 1

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grader.judge.speed import environment
-from grader.sandbox.device_lock import device_lock
 from grader.judge.speed.model import Interval, Rules
 from grader.judge.speed.verdict import median_interval, widened
 from grader.profiles import detect
+from grader.sandbox.device_lock import device_lock
 
 if TYPE_CHECKING:
     from grader.judge.recorder import Judge
