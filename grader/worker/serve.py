@@ -240,12 +240,12 @@ class _Worker:
         return import_module(f"{__package__}.cuda_launch").time(**body)
 
     def _time(self, name: str, body: dict[str, Any]) -> Any:
-        """One request to the timers; see `timing.Timers`."""
+        """One request to the timers; see `timers.Timers`."""
         if self._executor is not None:
             return self._executor.time(name, body)
         if self._timers is None:
-            timing = import_module(f"{__package__}.timing")
-            self._timers = timing.Timers(self._runtime, self._device, self._function)
+            timers = import_module(f"{__package__}.timers")
+            self._timers = timers.Timers(self._runtime, self._device, self._function)
         return getattr(self._timers, name)(**body)
 
     def _files(self) -> Submission:

@@ -69,7 +69,7 @@ def test_tensor_memory_fills_what_the_judge_rebuilds(dtype: str, scale: float, s
     draw = drawn((item,))
     memory = TensorMemory(draw.block.normals, 64, "cpu")
     target = memory.empty(spec_of(item))
-    pattern = 1.0 - 2.0 * draw.signs[2, 0, :16].astype(np.float32)
+    pattern = memory.patterns(draw.signs[2, 0, :16])
     memory.fill(target, spec_of(item), int(draw.offsets[2, 0]), pattern)
     assert target.is_leaf
     assert np.array_equal(draw.call(2).take("x"), target.detach().to(torch.float64).numpy())

@@ -11,7 +11,8 @@ import pytest
 
 from grader.worker.calls import RaisedError
 from grader.worker.guards import ContractError
-from grader.worker.timing import ArrayMemory, Call, FunctionCall, Spec, Timer, Timers
+from grader.worker.timers import Timers
+from grader.worker.timing import ArrayMemory, Call, FunctionCall, Spec, Timer
 
 
 def spec(name: str, kind: str = "normal", value: Any = None, cotangent: bool = False) -> Spec:

@@ -13,7 +13,7 @@ from ..gpu_target import Target
 from ..inspect_kernels import compile
 from ..rules import Forbidden
 from ..tape import InvalidTape, validate
-from ..timing import Timers
+from ..timers import Timers
 from ..wire import Bytes, Json
 from .bounds import OutOfBounds
 from .describing import descriptions
@@ -64,7 +64,7 @@ class Service:
         return compile(found, tape["functions"], body["capabilities"])
 
     def time(self, name: str, body: dict[str, Any]) -> Any:
-        """One request to the timers of tapes; see `timing.Timers`.
+        """One request to the timers of tapes; see `timers.Timers`.
 
         Raises:
             Answered: what the tape does wrong. ContractError: what its calls do to their memory.

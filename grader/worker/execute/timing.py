@@ -239,7 +239,7 @@ class TapeTimer(Timer):
         return call.work
 
     def warm(self, offsets: Any, signs: Any) -> int:
-        self._compiled()
+        self._wait()
         with _telling_faults():
             return super().warm(offsets, signs)
 
@@ -247,7 +247,7 @@ class TapeTimer(Timer):
         with _telling_faults():
             return super().window(offsets, signs, gate)
 
-    def _compiled(self) -> None:
+    def _wait(self) -> None:
         if self._ahead is not None:
             self._ahead.wait()
 
@@ -260,7 +260,7 @@ class TapeTimer(Timer):
         Raises:
             CannotLower: none of a launch's candidates runs.
         """
-        self._compiled()
+        self._wait()
         told = []
         for place, candidates in enumerate(self._candidates):
             times: dict[int, float] = {}
