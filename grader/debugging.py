@@ -119,8 +119,10 @@ class Plain:
         reply = self._perform(function, args, kwargs, Options(cotangents=cotangents))
         return Gradients(reply["value"], reply["gradients"])
 
-    def host(self, target: object, methods: tuple[str, ...], attributes: tuple[str, ...] = ()) -> Hosted:
-        return Hosted(target, methods, attributes)
+    def host(
+        self, target: object, methods: tuple[str, ...], attributes: tuple[str, ...] = (), *, tensors: bool = False
+    ) -> Hosted:
+        return Hosted(target, methods, attributes, tensors=tensors)
 
     def read_file(self, name: str, max_bytes: int = MAX_ARTIFACT_BYTES) -> bytes | None:
         path = self._folder / name

@@ -17,14 +17,13 @@ from grader.judge import attention
 from grader.judge.oracle import AttentionCase, RowView
 from grader.judge.precision import Array
 from grader.kernels.compile import KernelReport, read_reports
-from grader.kernels.gates import GateFailure, gate_all, tensor_core_opcodes
+from grader.kernels.gates import GateFailure, gate_all, survivors, tensor_core_opcodes
 from grader.profiles import HardwareProfile
 from grader.report.model import Diagnosis, ErrorMap
-from grader.sandbox.failures import ContractViolated, NotCompilable
+from grader.sandbox.failures import ContractViolated
 from grader.sandbox.recorded import Recorded
 from grader.sandbox.submission import Submission
 from grader.sandbox.wire import Tensor
-from grader.worker.tape import MAX_CANDIDATES
 
 TEXTS = {
     "does-not-compile": "The kernel doesn't compile for the card, though the interpreter runs it.",
@@ -36,6 +35,8 @@ TEXTS = {
 }
 SAMPLE_S = 1.5
 """Seconds in which programs of one tape begin to run in the interpreter."""
+LEAST_S = 0.2
+"""And of each candidate's, however many there are."""
 LONGER = 8
 """Times that budget where no row was finished within it."""
 JUDGED_ROWS = 48
@@ -150,7 +151,7 @@ def judge_codegen(
                 worst = failures[0]
                 more = f" And {len(failures) - 1} more." if len(failures) > 1 else ""
                 judge.fail(worst.text + more, diagnosis=Diagnosis(id=worst.id, text=TEXTS[worst.id]))
-        _execute(judge, recorded, call.compare, counted=tensor_cores)
+        _execute(judge, recorded, call.compare, _left(reports, cards), counted=tensor_cores)
 
 
 def _tapes(
@@ -184,28 +185,23 @@ def compiled(recorded: Recorded, profiles: Sequence[HardwareProfile]) -> list[Ke
     return read_reports(recorded.compile(list(dict.fromkeys(capabilities))))
 
 
-def _candidates(tape: dict[str, Any]) -> int:
-    """How many configurations the tape's autotuned launches have; the executor checks the tape's form."""
-    steps = tape.get("steps")
-    choices = [step for step in steps if type(step) is dict] if type(steps) is list else []
-    counts = [len(step["candidates"]) for step in choices if type(step.get("candidates")) is list]
-    return min(max(counts, default=1) or 1, MAX_CANDIDATES)
+def _execute(
+    judge: Judging, recorded: Recorded, compare: Compare, candidates: Sequence[int | None], *, counted: bool
+) -> None:
+    """Run a tape, with each candidate of its autotuner that a card may take, and judge what is finished."""
+    for candidate in candidates:
+        budget_s = max(SAMPLE_S / len(candidates), LEAST_S)
+        _execute_candidate(judge, recorded, compare, candidate, budget_s, counted=counted)
 
 
-def _execute(judge: Judging, recorded: Recorded, compare: Compare, *, counted: bool) -> None:
-    """Run a tape, with each candidate of its autotuner that compiles, and judge what is finished of the results."""
-    candidates = _candidates(recorded.tape)
-    for candidate in range(candidates):
-        try:
-            _execute_candidate(judge, recorded, compare, candidate, SAMPLE_S / candidates, counted=counted)
-        except NotCompilable:
-            # Dropped, as Triton's autotuner drops it, while another one passes the gates.
-            if candidates == 1:
-                raise
+def _left(reports: Sequence[KernelReport], profiles: Sequence[HardwareProfile]) -> list[int | None]:
+    """Candidates that some of the cards don't drop; one None where nothing is autotuned."""
+    kept = {number for profile in profiles for own in survivors(reports, profile).values() for number in own}
+    return [*sorted(kept)] or [None]
 
 
 def _execute_candidate(
-    judge: Judging, recorded: Recorded, compare: Compare, candidate: int, budget_s: float, *, counted: bool
+    judge: Judging, recorded: Recorded, compare: Compare, candidate: int | None, budget_s: float, *, counted: bool
 ) -> None:
     for seconds in (budget_s, LONGER * budget_s, None):
         sample = {"seed": int(judge.rng().integers(1 << 30)), "budget_s": seconds} if seconds is not None else None

@@ -14,9 +14,7 @@ from grader.judge.oracle import AttentionCase, RowView
 from grader.judge.precision import numpy_dtype
 from grader.report.model import Diagnosis, ErrorMap
 from grader.sandbox.failures import ContractViolated
-from grader.sandbox.outcomes import Traced
 from grader.sandbox.wire import Tensor
-from grader.worker.traffic_model import Traffic
 
 
 class Failed(Exception):
@@ -47,14 +45,11 @@ class FakeSubmission:
     def __init__(self, case: AttentionCase, answer: Any = None) -> None:
         self.case, self.answer, self.calls = case, answer, []  # type: ignore[var-annotated]
 
-    def watched_call(self, function: str, /, *args: Any, **kwargs: Any) -> Traced:
+    def call(self, function: str, /, *args: Any, **kwargs: Any) -> Any:
         self.calls.append((function, args, kwargs))
         o, lse = attention.exact(self.case)
         result = Tensor(o.astype(numpy_dtype(self.case.dtype))), Tensor(lse.astype(np.float32))
-        return Traced(result if self.answer is None else self.answer(*result), Traffic(launches=1))
-
-    def noop_call(self, function: str, /, *args: Any, **kwargs: Any) -> Any:
-        return Tensor(np.full(self.case.q.shape, np.nan, numpy_dtype(self.case.dtype))), None
+        return result if self.answer is None else self.answer(*result)
 
 
 def _case(**options: Any) -> AttentionCase:

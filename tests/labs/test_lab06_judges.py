@@ -138,7 +138,8 @@ def test_skipped_tiles_of_a_causal_square(times: float, fails: str) -> None:
 @pytest.fixture(scope="module")
 def provided() -> Iterator[Submission]:
     with stage(REFERENCE, LAB, COURSE.starter_dir(LAB.id)) as staged:
-        submission = Submission(staged, LAB, choose_isolation("auto"))
+        target = load_profile(COURSE.root, COURSE.settings.default_profile)
+        submission = Submission(staged, LAB, choose_isolation("auto"), target=target)
         yield submission
         submission.close()
 
@@ -173,8 +174,8 @@ def test_gate_forward_merging_kernel_needs_no_tensor_cores() -> None:
     [
         ([report(instructions={"FFMA": 9, "LDGSTS": 1})], "no-tensor-cores"),
         ([report(instructions={"HMMA": 9})], "no-async-copies"),
-        ([report(spill_bytes=8)], "spills"),
-        ([report(), report("merge", instructions={}, spill_bytes=8)], "spills"),
+        ([report(spill_bytes=8, loop_spills=1)], "spills"),
+        ([report(), report("merge", instructions={}, spill_bytes=8, loop_spills=1)], "spills"),
         ([report(shared_bytes=200 * 1024)], "shared-memory"),
         ([report(error="CompilationError: no")], "does-not-compile"),
     ],

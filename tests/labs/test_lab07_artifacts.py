@@ -184,7 +184,7 @@ class Local:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
 
-    def host(self, target: object, methods: tuple[str, ...]) -> Hosted:
+    def host(self, target: object, methods: tuple[str, ...], *, tensors: bool) -> Hosted:
         return Hosted(target, methods)
 
     def call(self, function: str, /, *args: Any, **kwargs: Any) -> Any:

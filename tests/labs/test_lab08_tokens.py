@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,6 @@ from lab08_stand_in import Failed, StandIn
 from grader.judge.decode import appending, rotary, stepping
 from grader.judge.decode.traffic import judge_append_traffic
 from grader.judge.precision import round_to
-from grader.sandbox.failures import ContractViolated
-from grader.sandbox.outcomes import Mutated
 from grader.sandbox.wire import Tensor
 from grader.worker.traffic_model import LaunchRecord, TensorTraffic, Traffic
 
@@ -159,35 +156,3 @@ def test_generation_positions_follow_each_context() -> None:
     assert made.rotated(made.k).positions.tolist() == [[0, 1, 2, 3], [13, 14, 15, 16]]
     case = made.prefill(1)
     assert (case.q_len, case.k_len, case.causal) == (4, 17, True)
-
-
-class _Decoding:
-    """Answers `decode_step` and `append_kv` as a launcher would; with idle kernels, what torch alone does."""
-
-    device = "cpu"
-
-    def __init__(self, *, appends: bool, attends: bool) -> None:
-        self.appends, self.attends = appends, attends
-
-    def mutating_call(
-        self, function: str, /, *args: Any, mutable: tuple[str, ...], idle: bool = False, **_: Any
-    ) -> Mutated:
-        caches = {name: Tensor(cache.data.copy()) for name, cache in zip(mutable, args[-4:-2], strict=True)}
-        for found in caches.values():
-            if self.appends or not idle:
-                found.data[0, 0] = 3.0
-        o = np.full((1, 2, 8), 2.0 if self.attends or not idle else np.nan, np.float32)
-        return Mutated(None if function == "append_kv" else (Tensor(o), Tensor(o)), caches)
-
-
-@pytest.mark.parametrize(
-    ("appends", "attends", "message"),
-    [(True, False, "writes k_cache when every kernel"), (False, True, "the same output when every kernel"), (0, 0, "")],
-)
-def test_what_idle_kernels_leave_tells_who_appended_and_attended(appends: bool, attends: bool, message: str) -> None:
-    tokens, caches = [Tensor(np.ones((1, 1, 8), np.float32))] * 3, [Tensor(np.zeros((2, 4, 1, 8), np.float32))] * 2
-    given = (*tokens, *caches, Tensor(np.zeros((1, 2), np.int32)), Tensor(np.zeros(1, np.int32)))
-    launcher = _Decoding(appends=bool(appends), attends=bool(attends))
-    done = launcher.mutating_call(stepping.FUNCTION, *given, mutable=appending.MUTABLE)
-    with pytest.raises(ContractViolated, match=message) if message else nullcontext():
-        appending.require_kernels(launcher, stepping.FUNCTION, given, done, caches=caches)
