@@ -15,9 +15,9 @@ from grader.course import Course, Lab
 from grader.errors import UsageError
 from grader.judge.plan import Plan, Progress
 from grader.judge.requirements import Machine, need_runtime
-from grader.judge.run import run_checks
 from grader.judge.seeds import SECRET_FILE_VARIABLE, Seeds
 from grader.judge.selection import select
+from grader.judge.side_by_side import judges, run_side_by_side
 from grader.judge.speed.bands import is_provisional
 from grader.profiles import HardwareProfile
 from grader.provenance import Provenance
@@ -122,7 +122,7 @@ def grade(request: GradeRequest, *, progress: Progress | None = None) -> Report:
             time_limit_s=request.time_limit_s,
             **({"progress": progress} if progress is not None else {}),
         )
-        checks = run_checks(plan)
+        checks = run_side_by_side(plan, judges(target.device, busy=request.busy))
         return _report(
             request,
             lab=lab,
