@@ -48,7 +48,6 @@ def judge_kernel_work(
         WorkerFailure: the call failed in another way.
     """
     try:
-        recorded = submission.record(function, *tensors, mutable=mutable, **kwargs)
+        return submission.record(function, *tensors, mutable=mutable, **kwargs).run(mutable=mutable)["value"]
     except ContractViolated as refused:
         judge.fail(refused.message, diagnosis=diagnosis)
-    return recorded.run(mutable=mutable)["value"]

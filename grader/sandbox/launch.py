@@ -57,7 +57,7 @@ class LaunchSpec:
         stage: folder of a staged submission; None for a worker that never sees one. The worker finds its path in
             $GRADE_SUBMISSION_DIR.
         runtime: heaviest library that the worker is to load first; passed on in $GRADE_RUNTIME.
-        env: extra variables, e.g. ``TRITON_INTERPRET=1``.
+        env: extra variables, e.g. ``MALLOC_PERTURB_=1``.
         entry: module of `grader_worker` whose `main()` runs.
         extra_modules: further files to put beside the worker's own modules (the tests' small workers).
         packets: its socket carries packets, for a worker that several judges ask.

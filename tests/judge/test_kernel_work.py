@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
@@ -12,9 +11,7 @@ from small_submission import small_submission
 
 pytest.importorskip("triton")
 
-from grader.course import Course, Record
 from grader.judge.kernel_work import UNUSED, judge_kernel_work
-from grader.profiles import load_profile
 from grader.report.model import Diagnosis
 from grader.sandbox.failures import SubmissionRaised
 from grader.sandbox.submission import Submission
@@ -39,8 +36,9 @@ def ghost(x):
 def reads(x):
     if (x > 0).any(): return kernel(x)
 def broken(x): raise ValueError("mine")
+def no_kernel(x): return x.clone()
 """
-FUNCTIONS = ("kernel", "ghost", "reads", "broken")
+FUNCTIONS = ("kernel", "ghost", "reads", "broken", "no_kernel")
 X = Tensor(np.arange(1, 51, dtype=np.float32))
 
 
@@ -57,10 +55,9 @@ class Judge:
 
 @pytest.fixture(scope="module")
 def submission(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Submission]:
-    course = Course.find(Path(__file__).parent)
-    with small_submission(tmp_path_factory.mktemp("kernels"), SOURCE, runtime="triton", memory_mib=2048) as result:
-        result.target = load_profile(course.root, course.settings.default_profile)
-        result.recording = dict.fromkeys(FUNCTIONS, Record(parameters=("x",), allow=("moves", "partials")))
+    record = {name: {"parameters": ["x"], "allow": ["moves", "partials"]} for name in FUNCTIONS}
+    folder = tmp_path_factory.mktemp("kernels")
+    with small_submission(folder, SOURCE, runtime="triton", record=record, memory_mib=2048) as result:
         yield result
 
 
@@ -76,6 +73,12 @@ def test_kernel_work_of_other_work_fails_with_its_line(
 ) -> None:
     with pytest.raises(Failed, match=rf"^answer\.py:{line}: .*{what}") as failed:
         judge_kernel_work(Judge(), submission, function, [X])
+    assert failed.value.diagnosis == UNUSED
+
+
+def test_kernel_work_of_a_call_without_a_kernel_fails(submission: Submission) -> None:
+    with pytest.raises(Failed, match="comes from a Triton kernel") as failed:
+        judge_kernel_work(Judge(), submission, "no_kernel", [X])
     assert failed.value.diagnosis == UNUSED
 
 

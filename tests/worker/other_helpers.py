@@ -1,4 +1,4 @@
-"""Helpers of the capture cases that live in a file of their own and clash by name with the other file's."""
+"""Helpers of the inspection cases that live in a file of their own and clash by name with the other file's."""
 
 from __future__ import annotations
 
