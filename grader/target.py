@@ -56,6 +56,11 @@ def choose_target(course: Course, lab: Lab, device: str, profile_name: str | Non
     if device == "cuda" and gpu is None:
         raise UsageError(f"--device cuda: no GPU can be used here: {reason}.", hint="Leave the option out.")
     asked = load_profile(course.root, profile_name) if profile_name is not None else None
+    if asked is not None and asked.sm is None and lab.runtime == "triton":
+        raise UsageError(
+            f"Profile {asked.name} is no GPU's; {lab.short_id}'s kernels are recorded and compiled for a card.",
+            hint="Name a GPU's profile (grade profile list), or leave the option out.",
+        )
     if asked is not None and asked.sm is not None and not asked.runs_triton:
         # Nothing can be compiled for such a card, so its owner is graded as everyone without a GPU is.
         gpu, reason = None, f"{asked.title} is sm_{asked.sm}, and Triton compiles for sm_{OLDEST_GPU_SM} and later"

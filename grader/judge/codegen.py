@@ -207,6 +207,8 @@ def _execute_candidate(
         sample = {"seed": int(judge.rng().integers(1 << 30)), "budget_s": seconds} if seconds is not None else None
         reply = recorded.run(sample=sample, candidate=candidate)
         sampled = reply.get("sample")
+        if sampled is not None and _idle(sampled):
+            continue  # What a program that stores nothing leaves out shows in a whole run alone.
         needed = compare(reply["value"], sampled["final"] if sampled is not None else None)
         if needed is None:
             continue
@@ -229,7 +231,8 @@ def judge_all_parts(judge: Judging, submission: Submission, call: Launch, parts:
     sampled = reply.get("sample")
     if sampled is not None:
         fewest = min((int(launch["programs"]) for launch in sampled["launches"]), default=0)
-        if fewest >= parts and call.compare(reply["value"], sampled["final"]) is not None:
+        idle = _idle(sampled)
+        if fewest >= parts and not idle and call.compare(reply["value"], sampled["final"]) is not None:
             return
         reply = recorded.run()
         unwritten = [
@@ -237,13 +240,19 @@ def judge_all_parts(judge: Judging, submission: Submission, call: Launch, parts:
             for name, part in zip(call.results, reply["value"], strict=False)
             if isinstance(part, Tensor) and np.isnan(np.asarray(part.data, np.float64)).any()
         ]
-        if fewest < parts and unwritten:
+        if (fewest < parts or idle) and unwritten:
+            busy = f"has {fewest} programs for {parts} heads" if fewest < parts else "has programs that store nothing"
             judge.fail(
-                f"A launch has {fewest} programs for {parts} heads, and part of {' and '.join(unwritten)} was written "
+                f"A launch {busy}, and part of {' and '.join(unwritten)} was written "
                 "by none: it holds NaN. A grid covers all of the work, or its programs loop over it.",
                 diagnosis=CAPPED,
             )
     call.compare(reply["value"], None)
+
+
+def _idle(sampled: dict[str, Any]) -> bool:
+    """Whether a program that ran to its end stored nothing."""
+    return any(int(launch["idle"]) for launch in sampled["launches"])
 
 
 def _judge_products(judge: Judging, done: int, needed: int) -> None:

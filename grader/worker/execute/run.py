@@ -252,9 +252,10 @@ class Executor:
             raise DeviceFault(
                 f"A kernel ended with a fault of the GPU ({reason}). Check masks and offsets."
             ) from problem
+        reply = _reply(replay, arguments, options, runner, self.device)
         if from_kernel:
             _require_kernel(replay, arguments)
-        return _reply(replay, arguments, options, runner, self.device)
+        return reply
 
     def _kernels_of(self, functions: list[JSON]) -> Kernels:
         """Kernels of this very content, rebuilt once: a submission's tapes mostly have the same."""
@@ -289,11 +290,13 @@ def _sampled(replay: Replay, sampler: Sampler, results: Sequence[Any], gradients
 
 
 def _require_kernel(replay: Replay, arguments: Arguments) -> None:
-    """Raises ContractError where no result of a call on tensors with elements comes from a kernel."""
-    results = [item for item in tree_leaves(_plain(replay.result())) if isinstance(item, torch.Tensor)]
-    filled = all(guard.value_bytes for guard in arguments.guarded) and any(item.numel() for item in results)
-    if filled and not any(map(replay.operations.checker.from_kernel, results)):
-        raise ContractError("No result of the call comes from a Triton kernel.")
+    """Raises ContractError where a result of floats, or an input that the call is to change, is no kernel's work."""
+    results = [("a result", item) for item in tree_leaves(_plain(replay.result())) if isinstance(item, torch.Tensor)]
+    if not all(guard.value_bytes for guard in arguments.guarded):
+        return  # Of an empty input there may be nothing to compute.
+    for name, item in (*results, *replay.mutable()):
+        if item.numel() and item.is_floating_point() and not replay.operations.checker.from_kernel(item):
+            raise ContractError(f"No Triton kernel wrote {name} of the call.")
 
 
 def _plain(value: Any) -> Any:

@@ -200,23 +200,31 @@ class Sampler:
         begin = time.monotonic()
         left = max(self.budget_s - self._spent_s, 0.0) / max(self.launches - len(self.ran), 1)
         rng = random.Random(f"{self.seed}:{len(self.ran)}")
-        done, flops = 0, 0
+        done, flops, idle = 0, 0, 0
         self.shadow.begin()
         for tried, number in enumerate(_order(programs.grid, rng, consumed)):
             if tried and time.monotonic() - begin > left:
                 break
-            before = launched.record.dot_flops
+            before, stored = launched.record.dot_flops, _stored(launched)
             self.shadow.begin_program()
             try:
                 programs.run(number, launched.bounds)
                 done += 1
                 flops += launched.record.dot_flops - before
+                idle += _stored(launched) == stored
             except Stopped:
                 self.shadow.stop_program()
         launched.record.programs, launched.record.dot_flops = done, flops
         self.shadow.end(launched, partial=done < len(programs))
         self._spent_s += time.monotonic() - begin
-        self.ran.append({"kernel": programs.name, "programs": len(programs), "ran": done, "dot_flops": flops})
+        self.ran.append(
+            {"kernel": programs.name, "programs": len(programs), "ran": done, "idle": idle, "dot_flops": flops}
+        )
+
+
+def _stored(launched: Launched) -> int:
+    """Bytes that the launch's programs stored so far."""
+    return sum(region.stored for region in launched.bounds.regions)
 
 
 def _order(grid: Grid, rng: random.Random, consumed: Callable[[], bool]) -> Iterator[int]:

@@ -170,9 +170,17 @@ def test_run_view_of_an_input_is_no_result() -> None:
 def test_run_result_without_a_kernel_is_refused() -> None:
     tape = Tape()
     o = tape.op("clone.default", tape.input("x"))
-    with pytest.raises(ContractError, match="No result of the call comes from a Triton kernel"):
+    with pytest.raises(ContractError, match="No Triton kernel wrote a result of the call"):
         run(tape.returning(o), {"x": X})
     assert torch.equal(run(tape.returning(o), {"x": X}, rules={"allow": ["moves"], "kernel": False})["value"], X)
+
+
+def test_run_one_result_of_two_without_a_kernel_is_refused() -> None:
+    tape = Tape()
+    x, o = tape.input("x"), tape.empty(64)
+    tape.launch(scaled_copy, [4], x, o, 64, 2.0, BLOCK=16)
+    with pytest.raises(ContractError, match="No Triton kernel wrote a result of the call"):
+        run(tape.returning(o, tape.op("clone.default", x)), {"x": X})
 
 
 def test_run_missing_input_is_refused() -> None:

@@ -50,6 +50,13 @@ def add_rows(x, o):
     tl.atomic_add(o + tl.arange(0, 64), tl.load(x + row * 64 + tl.arange(0, 64)))
 
 
+@triton.jit
+def double_rows_of_the_first(x, o, programs):
+    row = tl.program_id(0)
+    if row < programs:
+        tl.store(o + row * 64 + tl.arange(0, 64), tl.load(x + row * 64 + tl.arange(0, 64)) * 2)
+
+
 class Clock:
     """Time passes by `step` seconds at each look."""
 
@@ -86,7 +93,14 @@ def test_sampling_budget_that_suffices_runs_all() -> None:
     reply = sampled(doubled(), 60.0)
     assert torch.equal(reply["value"], 2 * X)
     assert final(reply) is None
-    assert reply["sample"]["launches"] == [{"kernel": "double_rows", "programs": 64, "ran": 64, "dot_flops": 0}]
+    assert reply["sample"]["launches"] == [{"kernel": "double_rows", "programs": 64, "ran": 64, "idle": 0, "dot_flops": 0}]
+
+
+def test_sampling_counts_programs_that_store_nothing() -> None:
+    tape = Tape()
+    o = tape.empty(64, 64)
+    tape.launch(double_rows_of_the_first, [64], tape.input("x"), o, 40)
+    assert sampled(tape.returning(o), 60.0)["sample"]["launches"][0]["idle"] == 24
 
 
 @pytest.mark.usefixtures("slow")
