@@ -24,6 +24,7 @@ from grader.provenance import Provenance
 from grader.report.model import (
     CheckResult,
     IsolationRecord,
+    Kind,
     LabRef,
     ProfileRef,
     Report,
@@ -94,21 +95,17 @@ def grade(request: GradeRequest, *, progress: Progress | None = None) -> Report:
     isolation = choose_isolation(request.isolation, protect=protected(request.course, request.protect))
     thresholds = held_to(lab, target.profile)
     with stage(request.submission, lab, request.course.starter_dir(lab.id)) as staged:
+        count = judges(target.device, busy=request.busy)
+        submission = Submission(
+            staged, lab, isolation, target.device, target.profile, patience=request.patience, busy=request.busy
+        )
         plan = Plan(
             lab=lab,
             tests_dir=request.course.assignment_dir(lab.id),
             profile=target.profile,
             device=target.device,
             seeds=seeds,
-            open_submission=lambda: Submission(
-                staged,
-                lab,
-                isolation,
-                target.device,
-                target.profile,
-                patience=request.patience,
-                busy=request.busy,
-            ),
+            open_submission=lambda: submission,
             thresholds=_by_check(thresholds),
             machine=Machine.look(
                 device=target.device, device_reason=target.reason, gpu_sm=target.gpu_sm, speed=target.speed
@@ -122,7 +119,11 @@ def grade(request: GradeRequest, *, progress: Progress | None = None) -> Report:
             time_limit_s=request.time_limit_s,
             **({"progress": progress} if progress is not None else {}),
         )
-        checks = run_side_by_side(plan, judges(target.device, busy=request.busy))
+        with submission:
+            # Several judges are forked from this process, which must have no threads then.
+            if count == 1 and any(lab.checks[check_id].kind is not Kind.ARTIFACT for check_id in plan.expected):
+                submission.warm()
+            checks = run_side_by_side(plan, count)
         return _report(
             request,
             lab=lab,

@@ -129,7 +129,7 @@ def test_grade_sandbox_that_cannot_start_is_grader_fault(course: Course, monkeyp
     def broken(*_: object, **__: object) -> None:
         raise InfrastructureError("no namespaces here.")
 
-    monkeypatch.setattr("grader.session.Submission", broken)
+    monkeypatch.setattr("grader.session.Submission._ready", broken)
     results = by_id(graded(course, reference(course)))
     assert {result.status for result in results.values()} == {Status.ERROR}
     assert "no namespaces here" in results["small"].message

@@ -6,6 +6,8 @@ submission raises, prints or returns arrives here as data only.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from grader.course import Lab, Record
+from grader.errors import GraderError
 from grader.sandbox.client import WorkerClient
 from grader.sandbox.executor import Executor
 from grader.sandbox.failures import ContractViolated, SubmissionRaised, TimedOut, WorkerFailure
@@ -124,6 +127,7 @@ class Submission:
         self._module = next((name for name in lab.files.edit if name.endswith(".py")), lab.files.edit[0])
         self._module = self._module.removesuffix(".py").replace("/", ".")
         self._last: WorkerClient | None = None
+        self._warming: threading.Thread | None = None
 
     def __enter__(self) -> Submission:
         return self
@@ -131,8 +135,27 @@ class Submission:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def warm(self) -> None:
+        """Begin to start what recorded calls need, the submission's import included; returns at once."""
+        if self.recording and self._warming is None:
+            self.executor(self.device).warm()
+            self._warming = threading.Thread(target=self._import_ahead, name="recorder-start", daemon=True)
+            self._warming.start()
+
+    def _import_ahead(self) -> None:
+        # What goes wrong is met again, and told, by the first call.
+        with contextlib.suppress(WorkerFailure, GraderError):
+            self._ready(self._recorder(self.target), self._module)
+
+    def _warmed(self) -> None:
+        """Wait for what `warm` began."""
+        if self._warming is not None and self._warming is not threading.current_thread():
+            self._warming.join()
+            self._warming = None
+
     def close(self) -> None:
         """End every worker. A later call would start them again."""
+        self._warmed()
         for mode in self._modes.values():
             if mode.client is not None:
                 mode.client.close()
@@ -540,6 +563,7 @@ class Submission:
 
     def _ready(self, mode_name: str, module: str) -> WorkerClient:
         """A running worker of that mode with the module imported."""
+        self._warmed()
         mode = self._modes.setdefault(mode_name, self._new_mode(mode_name))
         if module in mode.failed:
             # Every raise would add its frames, and what they hold, to those of all before.
