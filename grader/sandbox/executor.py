@@ -51,6 +51,9 @@ class Input:
     value: Any
     mutable: bool = False
 
+    def to_wire(self) -> dict[str, Any]:
+        return {"name": self.name, "value": self.value, "mutable": self.mutable}
+
 
 class Executor:
     """Starts an executor when it's first needed, and anew after one was lost.
@@ -124,7 +127,7 @@ class Executor:
         """
         body = {
             "tape": tape,
-            "inputs": [{"name": item.name, "value": item.value, "mutable": item.mutable} for item in inputs],
+            "inputs": [item.to_wire() for item in inputs],
             "cotangents": list(cotangents),
             "rules": rules,
             "options": options,
@@ -139,7 +142,7 @@ class Executor:
         """Machine code of a tape's launches for each compute capability; see `grader.kernels.compile`."""
         body = {
             "tape": tape,
-            "inputs": [{"name": item.name, "value": item.value, "mutable": item.mutable} for item in inputs],
+            "inputs": [item.to_wire() for item in inputs],
             "rules": rules,
             "capabilities": list(capabilities),
         }

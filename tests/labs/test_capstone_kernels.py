@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import ml_dtypes  # noqa: F401 - bfloat16 by its name
 import numpy as np
 import pytest
 from small_submission import small_submission
@@ -15,6 +16,7 @@ from small_submission import small_submission
 pytest.importorskip("triton")
 
 from grader import canary
+from grader.course import Course
 from grader.judge.anatomy import source
 from grader.judge.capstone import manifest, patch
 from grader.judge.capstone.masks import Mask, parse
@@ -25,6 +27,7 @@ from grader.sandbox.submission import Submission
 from grader.worker.wire import Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
+COURSE = Course.find(ROOT)
 CAPSTONES = ROOT / "solutions" / "lab10_capstone"
 LAB08 = ROOT / "solutions" / "lab08_decode" / "reference"
 FILES = {"A": "window_global.py", "B": "fused_decode.py", "C": "audit.py", "D": "local_forward.py"}
@@ -39,37 +42,6 @@ MASKS = [
     ("D", 203, 113, "window:17,9"),
     ("D", 70, 203, "window:-1,0"),
 ]
-COMPARED = """
-
-import torch
-import lab08_decode
-
-
-def compared(seed, dtype, group, interleaved, rotary_dim, lens, splits):
-    generator = torch.Generator().manual_seed(seed)
-    dtype = getattr(torch, dtype)
-
-    def normal(*size):
-        return torch.randn(*size, generator=generator).to(dtype)
-
-    batch, heads, d, page = len(lens), 2, 64, 16
-    q, k, v = normal(batch, heads * group, d), normal(batch, heads, d), normal(batch, heads, d)
-    pages = max(lens) // page + 1
-    order = torch.randperm(batch * pages + 3, generator=generator)[: batch * pages].reshape(batch, pages).int()
-    caches = [torch.full((batch * pages + 3, page, heads, d), torch.nan, dtype=dtype) for _ in "kv"]
-    for b, length in enumerate(lens):
-        for j in range(length):
-            for cache in caches:
-                cache[order[b, j // page], j % page] = normal(heads, d)
-    lengths = torch.tensor(lens, dtype=torch.int32)
-    found = []
-    for step in (lab08_decode.decode_step, fused_decode_step):
-        own = [cache.clone() for cache in caches]
-        options = {"interleaved": interleaved, "rotary_dim": rotary_dim, "num_splits": splits}
-        o, lse = step(q, k, v, *own, order, lengths, **options)
-        found.append((o.float(), lse, *(cache.float().nan_to_num(1e3) for cache in own)))
-    return [float((a - b).abs().max()) for a, b in zip(*found)]
-"""
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +50,8 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Subm
     opened = {}
     for option in FUNCTIONS:
         text = (CAPSTONES / option / FILES[option]).read_text(encoding="utf-8") + SMALL_TILES
-        opened[option] = small_submission(tmp_path_factory.mktemp(option), text, runtime="triton")
+        record = {FUNCTIONS[option]: COURSE.lab("lab10").record_paths["attention"]}
+        opened[option] = small_submission(tmp_path_factory.mktemp(option), text, runtime="triton", record=record)
         opened[option].target = load_profile(ROOT, "a100-80gb")
     yield opened
     for submission in opened.values():
@@ -132,6 +105,24 @@ def test_kernel_isnt_moved_by_what_lies_in_hidden_tiles(
         assert np.abs(o.data[0][:, rows].astype(np.float64) - wanted).max() < 4e-3
 
 
+def scattered(dtype: str, group: int, lens: list[int]) -> list[Tensor]:
+    """Arguments of a step: tokens in pages in any order, NaN where there is none."""
+    rng, (batch, heads, d, page) = np.random.default_rng(5), (len(lens), 2, 64, 16)
+
+    def normal(*size: int) -> np.ndarray:
+        return rng.standard_normal(size).astype(np.float32).astype(dtype)
+
+    pages = max(lens) // page + 1
+    order = rng.permutation(batch * pages + 3)[: batch * pages].reshape(batch, pages).astype(np.int32)
+    caches = [np.full((batch * pages + 3, page, heads, d), np.nan, np.float32).astype(dtype) for _ in "kv"]
+    for b, length in enumerate(lens):
+        for j in range(length):
+            for cache in caches:
+                cache[order[b, j // page], j % page] = normal(heads, d)
+    tokens = [normal(batch, heads * group, d), normal(batch, heads, d), normal(batch, heads, d)]
+    return [Tensor(values) for values in (*tokens, *caches, order, np.array(lens, np.int32))]
+
+
 @pytest.mark.parametrize(
     ("dtype", "group", "interleaved", "rotary_dim", "lens", "splits"),
     [
@@ -143,16 +134,24 @@ def test_kernel_isnt_moved_by_what_lies_in_hidden_tiles(
 def test_fused_step_equals_lab08s_on_scattered_pages(
     tmp_path: Path, dtype: str, group: int, interleaved: bool, rotary_dim: int, lens: list[int], splits: int | None
 ) -> None:
-    text = (CAPSTONES / "B" / FILES["B"]).read_text(encoding="utf-8") + COMPARED
+    text = (CAPSTONES / "B" / FILES["B"]).read_text(encoding="utf-8")
     beside = {
         "lab08_decode.py": (LAB08 / "paged_decode.py").read_text(encoding="utf-8"),
         "rope.py": (LAB08 / "rope.py").read_text(encoding="utf-8"),
     }
-    with small_submission(tmp_path, text, runtime="triton", files=beside) as step:
-        o, lse, k_cache, v_cache = step.call("compared", 5, dtype, group, interleaved, rotary_dim, lens, splits)
-    assert (k_cache, v_cache) == (0.0, 0.0)  # to the bit, the new token and all that was there
-    assert lse < 1e-5
-    assert o < {"float16": 2e-3, "bfloat16": 1.6e-2}[dtype]  # one unit of values up to 2
+    tensors, options = scattered(dtype, group, lens), {"interleaved": interleaved, "rotary_dim": rotary_dim}
+    record = dict.fromkeys(("decode_step", "fused_decode_step"), COURSE.lab("lab08").record["decode_step"])
+    found = []
+    with small_submission(tmp_path, text, runtime="triton", files=beside, record=record) as submission:
+        for function, module in (("decode_step", "lab08_decode"), ("fused_decode_step", "answer")):
+            done = submission.mutating_call(
+                function, *tensors, module=module, mutable=("k_cache", "v_cache"), num_splits=splits, **options
+            )
+            caches = (done.arguments["k_cache"], done.arguments["v_cache"])
+            found.append([np.asarray(tensor.data, np.float32) for tensor in (*done.value, *caches)])
+    for ours, lab08s, allowed in zip(*found, ({"float16": 2e-3, "bfloat16": 1.6e-2}[dtype], 1e-5, 0, 0), strict=True):
+        # O by one unit of values up to 2; the caches to the bit, the new token and all that was there.
+        np.testing.assert_allclose(ours, lab08s, rtol=0, atol=allowed)
 
 
 def test_sdpa_with_bias_sees_what_the_mask_says(kernels: dict[str, Submission]) -> None:
