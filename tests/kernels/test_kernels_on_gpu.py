@@ -31,7 +31,9 @@ def test_recorded_kernel_equals_the_launched_one(tmp_path: Path) -> None:
     profile = card("h200").model_copy(update={"compute_capability": f"{major}.{minor}"})
     given = [Tensor(np.zeros(SHAPE, np.float16)) for _ in range(3)]
     record = {"forward": {"parameters": ["q", "k", "v"], "allow": []}}
-    with small_submission(tmp_path, EXAMPLE.read_text(), runtime="triton", record=record) as submission:
+    with small_submission(
+        tmp_path, EXAMPLE.read_text(), runtime="triton", record=record, memory_mib=6144
+    ) as submission:
         recorded = submission.record("forward", *given, profile=profile, **TILES)
         (report,) = read_reports(recorded.compile([10 * major + minor]))
     example = load_module(EXAMPLE, "fa2_example")

@@ -98,9 +98,12 @@ def be_quiet() -> None:
 
 
 def limit_memory(more: int) -> None:
-    """Bound the data of this process by what it has and `more` bytes."""
-    with open("/proc/self/statm") as statm:
-        data_pages = int(statm.read().split()[5])
+    """Bound the data of this process by what it has and `more` bytes; by the worker's own limit where /proc is closed."""
+    try:
+        with open("/proc/self/statm") as statm:
+            data_pages = int(statm.read().split()[5])
+    except PermissionError:  # Landlock, where nothing better is to be had
+        return
     limit = data_pages * resource.getpagesize() + more
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if soft == resource.RLIM_INFINITY or limit < soft:
