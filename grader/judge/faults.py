@@ -23,6 +23,7 @@ from grader.report.model import Diagnosis, Status
 from grader.sandbox.failures import (
     Crashed,
     ImportFailed,
+    NotInterpretable,
     OutOfBounds,
     OutOfMemory,
     SubmissionRaised,
@@ -82,7 +83,8 @@ def classify(error: BaseException, context: Context) -> TestOutcome:
     if isinstance(error, WorkerFailure):
         message = _discreet(error, context) if spec.hidden else error.message
         diagnosis = OUTSIDE if isinstance(error, OutOfBounds) else None
-        return TestOutcome(error.status, _capped(message), diagnosis=diagnosis, phase=error.phase)
+        undecided = isinstance(error, NotInterpretable)
+        return TestOutcome(error.status, _capped(message), diagnosis=diagnosis, phase=error.phase, undecided=undecided)
     if isinstance(error, pytest.skip.Exception):
         return TestOutcome(Status.SKIPPED, str(error.msg or "can't run here"))
     if isinstance(error, Overrun):
@@ -116,6 +118,8 @@ def _discreet(error: WorkerFailure, context: Context) -> str:
     if isinstance(error, OutOfBounds):
         place = _safe_place(str(error.fault.get("where")), context.source_lines)
         return f"A kernel accesses memory outside of its tensors{f' at {place}' if place else ''}. {_NO_TEXT}"
+    if isinstance(error, NotInterpretable):
+        return "Triton's interpreter can't run a kernel of this check; a GPU would."
     if isinstance(error, OutOfMemory):
         return f"Memory ran out: the limit is {context.memory_mib} MiB."
     if isinstance(error, Crashed):

@@ -18,6 +18,7 @@ class TestOutcome:
     Attributes:
         fraction: part of the points, 0 to 1, before the tests of the check are averaged.
         partial: the points were awarded in part; unlike a failure it leaves the other tests' parts standing.
+        undecided: the submission is why the test couldn't run, so that what the others found can't pass the check.
     """
 
     __test__ = False  # not a test class, whatever its name says to pytest
@@ -26,6 +27,7 @@ class TestOutcome:
     message: str = ""
     fraction: float = 0.0
     partial: bool = False
+    undecided: bool = False
     diagnosis: Diagnosis | None = None
     error_map: ErrorMap | None = None
     phase: Phase | None = None
@@ -59,7 +61,8 @@ _SEVERITY = {
 def combine(check_id: str, spec: CheckSpec, outcomes: list[TestOutcome]) -> CheckResult:
     """The result of a check from its tests' outcomes: the worst decides, partial awards average.
 
-    Tests that couldn't run here are left out; when none could, the check is skipped.
+    Tests that couldn't run here are left out; when none could, the check is skipped. So it is, unless it fails, where
+    a test couldn't run for the submission's sake.
     """
     if not outcomes:
         raise ValueError(f"check {check_id}: no outcome to combine")
@@ -70,6 +73,10 @@ def combine(check_id: str, spec: CheckSpec, outcomes: list[TestOutcome]) -> Chec
         reasons = dict.fromkeys(outcome.message for outcome in skipped)
         return result(check_id, spec, TestOutcome(Status.SKIPPED, "; ".join(reasons), duration_s=duration_s))
     worst = max(ran, key=lambda outcome: outcome.severity)
+    undecided = next((outcome for outcome in skipped if outcome.undecided), None)
+    if undecided is not None and worst.severity <= _NOISY:
+        message = f"{undecided.message} ({sum(o.undecided for o in skipped)} of {len(outcomes)} cases.)"
+        return result(check_id, spec, TestOutcome(Status.SKIPPED, message, duration_s=duration_s))
     keeps_points = worst.severity <= _NOISY
     fraction = sum(outcome.fraction for outcome in ran) / len(ran) if keeps_points else 0.0
     measured: Measured = {}

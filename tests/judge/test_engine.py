@@ -229,6 +229,29 @@ def test_small(judge, here):
     assert result.message == "1 of 2 cases could not run here: needs a larger card"
 
 
+@pytest.mark.parametrize(("others", "status"), [("pass", Status.SKIPPED), ("fail", Status.FAIL)])
+def test_run_checks_case_that_the_submission_keeps_from_running_is_no_pass(
+    tmp_path: Path, others: str, status: Status
+) -> None:
+    text = f"""\
+import pytest
+from grader.judge import check
+from grader.sandbox.failures import NotInterpretable
+
+@check("small")
+@pytest.mark.parametrize("case", [1, 2, 3])
+def test_small(judge, case):
+    if case == 2:
+        raise NotInterpretable("the interpreter can't run tl.nothing, a GPU would")
+    if {others == "fail"}:
+        judge.fail("wrong")
+"""
+    result = run_toy(write_course(tmp_path, public=text), lambda x: 2 * x)["small"]
+    assert (result.status, result.points) == (status, 0)
+    if others == "pass":
+        assert result.message == "the interpreter can't run tl.nothing, a GPU would (1 of 3 cases.)"
+
+
 def test_run_checks_without_hidden_file_skips_hidden(tmp_path: Path) -> None:
     results = run_toy(write_course(tmp_path, hidden=None), lambda x: 2 * x)
     assert results["small"].status is Status.PASS
