@@ -10,7 +10,9 @@ import pytest
 from sandbox_tools import isolation_at
 from small_submission import small_submission
 
+from grader.kernels.compile import read_reports
 from grader.sandbox.failures import ContractViolated, Crashed, OutOfMemory, TimedOut
+from grader.worker.wire import Tensor
 
 SOURCE = """
 import os
@@ -28,6 +30,20 @@ def child():
     if os.fork() == 0:
         while True: pass
     os._exit(1)
+"""
+KERNEL = """
+import torch, triton
+import triton.language as tl
+
+@triton.jit
+def double_kernel(x, out):
+    index = tl.arange(0, 16)
+    tl.store(out + index, 2 * tl.load(x + index))
+
+def double(x):
+    out = torch.empty_like(x)
+    double_kernel[(1,)](x, out)
+    return out
 """
 
 
@@ -62,3 +78,19 @@ def test_submission_at_any_level_answers_fails_and_recovers(
             found.call("spin", timeout_s=0.5)
         measured = found.measured_call("scale", np.ones(1 << 20))
         assert measured.peak_bytes >= 8 << 20
+
+
+@pytest.mark.parametrize("level", ["uid", "process"])
+def test_recorded_call_at_a_weaker_level_runs_and_compiles(
+    tmp_path: Path, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels are lowered and compiled in forked processes, which find less of /proc there."""
+    pytest.importorskip("triton")
+    found_level = isolation_at(level, monkeypatch, packages=True)
+    monkeypatch.setattr("small_submission.isolation", lambda level: found_level)
+    record = {"double": {"parameters": ["x"], "allow": []}}
+    with small_submission(tmp_path, KERNEL, runtime="triton", level=level, record=record, memory_mib=3000) as found:
+        recorded = found.record("double", Tensor(np.arange(16, dtype=np.float32)))
+        assert np.array_equal(recorded.run()["value"].data, 2.0 * np.arange(16))
+        (report,) = read_reports(recorded.compile([90]))
+        assert report.error is None
