@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("races")]
 @pytest.fixture(scope="module")
 def reference() -> Iterator[Submission]:
     with stage(COURSE.solution_dir(LAB.id) / "reference", LAB, COURSE.starter_dir(LAB.id)) as staged:
-        submission = Submission(staged, LAB, choose_isolation("auto"))
+        submission = Submission(staged, LAB, choose_isolation("auto"), target=load_profile(COURSE.root, "h100-sxm"))
         yield submission
         submission.close()
 

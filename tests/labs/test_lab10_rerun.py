@@ -12,6 +12,7 @@ from grader.judge.capstone import manifest, rerun
 from grader.judge.capstone.manifest import CapstoneShape
 from grader.judge.speed.model import Contestant, Rules
 from grader.judge.speed.race import WrongOutput, race
+from grader.profiles import load_profile
 from grader.sandbox.levels import choose_isolation
 from grader.sandbox.stage import stage
 from grader.sandbox.submission import Submission
@@ -33,9 +34,12 @@ def seconds(option: str, shape_changes: dict[str, object], function: str | None 
     shape = small(capstone.timed[0], **shape_changes)
     with (
         stage(folder, lab, COURSE.starter_dir(LAB)) as staged,
-        Submission(staged, lab, choose_isolation("auto"), "cpu") as submission,
+        Submission(staged, lab, choose_isolation("auto"), "cpu", load_profile(COURSE.root, "h100-sxm")) as submission,
     ):
-        workload = rerun.workload(capstone.path, shape, function or capstone.path.after, "cpu")
+        function = function or capstone.path.after
+        assert capstone.path.kind != "upstream"
+        submission.recording[function] = lab.record_paths[capstone.path.kind]
+        workload = rerun.workload(capstone.path, shape, function, "cpu")
         rng = np.random.default_rng(1)
         (ran,) = race(Contestant("yours", submission), None, [workload], profile=None, rng=rng, rules=QUICK)
         return ran.ours.seconds.value

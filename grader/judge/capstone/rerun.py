@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grader.judge.capstone.benchmark import ITEM_BYTES, flops, least_bytes
-from grader.judge.capstone.decode_step import Step
+from grader.judge.capstone.decode_step import MUTABLE, Step
 from grader.judge.capstone.manifest import CapstoneShape, ChangedPath, Rotary
 from grader.judge.capstone.masks import Mask
 from grader.judge.decode.rotary import rotate
@@ -78,6 +78,7 @@ def workload(path: ChangedPath, shape: CapstoneShape, function: str, device: str
             output_bytes=out,
             dtype=shape.dtype,
             oracle=StepRows(shape, rotary, tokens),
+            mutable=MUTABLE,
             module=path.module,
             kwargs={"rotary_base": rotary.base, "rotary_dim": rotary.dim, "interleaved": rotary.interleaved},
         )

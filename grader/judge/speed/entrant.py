@@ -108,6 +108,7 @@ def _taped(contestant: Contestant, workload: Workload) -> dict[str, Any]:
         *(described(spec) for spec in workload.inputs if not spec.cotangent),
         module=contestant.module or workload.module,
         cotangents=[described(spec) for spec in workload.inputs if spec.cotangent],
+        mutable=workload.mutable,
         **(workload.kwargs if contestant.kwargs is None else contestant.kwargs),
     )
     arguments = sum(not spec.cotangent for spec in workload.inputs)
