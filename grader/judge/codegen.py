@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -23,7 +24,7 @@ from grader.report.model import Diagnosis, ErrorMap
 from grader.sandbox.failures import ContractViolated
 from grader.sandbox.recorded import Recorded
 from grader.sandbox.submission import Submission
-from grader.sandbox.wire import Tensor
+from grader.sandbox.wire import Record, Tensor
 
 TEXTS = {
     "does-not-compile": "The kernel doesn't compile for the card, though the interpreter runs it.",
@@ -39,8 +40,10 @@ LEAST_S = 0.2
 """And of each candidate's, however many there are."""
 LONGER = 8
 """Times that budget where no row was finished within it."""
-JUDGED_ROWS = 48
+JUDGED_ROWS = 192
 LABEL = "the recorded launches"
+CHANGE, LEAST_MOVED = 0.02, 0.5
+"""With wrong products at least half of a result's elements move by more than 2 % of their size."""
 Final = Sequence[Array | None] | None
 """For each result which of its elements are final; None where all are."""
 Compare = Callable[[Any, Final], int | None]
@@ -96,7 +99,7 @@ def forward_launch(judge: Judging, case: AttentionCase, function: str = attentio
         finished = np.argwhere(o_final.all(axis=-1) & lse_final)
         if not len(finished):
             return None
-        chosen = finished if final is None else judge.rng().permutation(finished)[:JUDGED_ROWS]
+        chosen = judge.rng().permutation(finished)[:JUDGED_ROWS]
         view = RowView(case, chosen[:, 0], chosen[:, 1], chosen[:, 2:])
         attention.judge_forward(judge, case, *results, view=view, label=LABEL)
         return 4 * case.head_dim * int(visible_keys(case)[finished[:, 2]].sum())
@@ -207,13 +210,14 @@ def _execute_candidate(
         sample = {"seed": int(judge.rng().integers(1 << 30)), "budget_s": seconds} if seconds is not None else None
         reply = recorded.run(sample=sample, candidate=candidate)
         sampled = reply.get("sample")
-        if sampled is not None and _idle(sampled):
+        if sampled is not None and _unsure(sampled):
             continue  # What a program that stores nothing leaves out shows in a whole run alone.
         needed = compare(reply["value"], sampled["final"] if sampled is not None else None)
         if needed is None:
             continue
         if sampled is not None and counted:
             _judge_products(judge, sum(int(launch["dot_flops"]) for launch in sampled["launches"]), needed)
+            _judge_use(judge, recorded, reply, {**(sample or {}), "scrambled": True}, candidate)
         return
     raise ContractViolated(f"{recorded.function} finished no row of its results.")
 
@@ -231,7 +235,7 @@ def judge_all_parts(judge: Judging, submission: Submission, call: Launch, parts:
     sampled = reply.get("sample")
     if sampled is not None:
         fewest = min((int(launch["programs"]) for launch in sampled["launches"]), default=0)
-        idle = _idle(sampled)
+        idle = _unsure(sampled)
         if fewest >= parts and not idle and call.compare(reply["value"], sampled["final"]) is not None:
             return
         reply = recorded.run()
@@ -250,9 +254,9 @@ def judge_all_parts(judge: Judging, submission: Submission, call: Launch, parts:
     call.compare(reply["value"], None)
 
 
-def _idle(sampled: dict[str, Any]) -> bool:
-    """Whether a program that ran to its end stored nothing."""
-    return any(int(launch["idle"]) for launch in sampled["launches"])
+def _unsure(sampled: dict[str, Any]) -> bool:
+    """Whether a program that ran stored nothing, or changed something by atomics: its rows are never final."""
+    return any(int(launch["idle"]) or launch["atomics"] for launch in sampled["launches"])
 
 
 def _judge_products(judge: Judging, done: int, needed: int) -> None:
@@ -263,6 +267,43 @@ def _judge_products(judge: Judging, done: int, needed: int) -> None:
             f"{needed}. Do both with tl.dot, for every tile.",
             diagnosis=NO_PRODUCTS,
         )
+
+
+def _judge_use(
+    judge: Judging, recorded: Recorded, right: dict[str, Any], sample: dict[str, Any], candidate: int | None
+) -> None:
+    """Run once more with every product wrong: results that stay as they are weren't made of the products."""
+    wrong = recorded.run(sample=sample, candidate=candidate)
+    pairs = zip(*(_finals(reply) for reply in (right, wrong)), strict=True)
+    moved = [share for share in starmap(_moved, pairs) if share is not None]
+    judge.measure("changed_without_products", min(moved, default=1.0))
+    if moved and min(moved) < LEAST_MOVED:
+        judge.fail(
+            "The programs run tl.dot, but results stay as they are when every product comes out wrong: they are made "
+            "of something else. Scores, and what weights them, come from tl.dot.",
+            diagnosis=NO_PRODUCTS,
+        )
+
+
+def _finals(reply: dict[str, Any]) -> list[tuple[Array, Array]]:
+    """Each floating-point result of a sampled run, and which of its elements are final."""
+    value = reply["value"]
+    parts = list(value) if isinstance(value, (tuple, list, Record)) else [value]
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    return [
+        (np.asarray(part.data, np.float64), mask)
+        for part, mask in zip(tensors, masks(tensors, reply["sample"]["final"][: len(tensors)]), strict=True)
+    ]
+
+
+def _moved(right: tuple[Array, Array], wrong: tuple[Array, Array]) -> float | None:
+    """Share of the elements final in both runs that differ; None where there are none."""
+    (a, first), (b, second) = right, wrong
+    both = first & second & np.isfinite(a)
+    if not both.any():
+        return None
+    size = float(np.sqrt(np.mean(a[both] ** 2)))
+    return float(np.mean(~(np.abs(a[both] - b[both]) <= CHANGE * size)))
 
 
 def device_of(value: Any) -> str:

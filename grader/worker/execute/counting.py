@@ -71,6 +71,10 @@ class _Memory:
                 note(region, addresses, width)
 
 
+SCRAMBLE = 2
+"""What a scrambled product is multiplied by, beside its sign."""
+
+
 @dataclass
 class Launched:
     """What one launch did: its record so far, and the regions that it was given."""
@@ -201,8 +205,12 @@ class Counter:
 
 
 @contextmanager
-def watched(launched: Launched, shadow: Shadow | None = None) -> Iterator[None]:
-    """Every access of the interpreter in the block is checked and counted for this launch, and every product."""
+def watched(launched: Launched, shadow: Shadow | None = None, *, scrambled: bool = False) -> Iterator[None]:
+    """Every access of the interpreter in the block is checked and counted for this launch, and every product.
+
+    Args:
+        scrambled: products come out wrong.
+    """
     memory = _Memory(interpreter._interpreter, launched.bounds, shadow)
     with ExitStack() as stack:
         _put(stack, interpreter, "_interpreter", memory)
@@ -210,6 +218,9 @@ def watched(launched: Launched, shadow: Shadow | None = None) -> Iterator[None]:
             if hasattr(interpreter.InterpreterBuilder, name):
                 original = getattr(interpreter.InterpreterBuilder, name)
                 _put(stack, interpreter.InterpreterBuilder, name, _counting(original, launched.record))
+        if scrambled:
+            product = interpreter.InterpreterBuilder.create_dot
+            _put(stack, interpreter.InterpreterBuilder, "create_dot", _scrambling(product))
         yield
 
 
@@ -217,6 +228,15 @@ def _counting(original: Callable[..., Any], record: LaunchRecord) -> Callable[..
     def create_dot(self: Any, a: Any, *rest: Any) -> Any:
         result = original(self, a, *rest)
         record.dot_flops += 2 * result.data.size * a.data.shape[-1]
+        return result
+
+    return create_dot
+
+
+def _scrambling(original: Callable[..., Any]) -> Callable[..., Any]:
+    def create_dot(self: Any, a: Any, b: Any, added: Any, *rest: Any) -> Any:
+        result = original(self, a, b, added, *rest)
+        result.data = (added.data - SCRAMBLE * (result.data - added.data)).astype(result.data.dtype)
         return result
 
     return create_dot

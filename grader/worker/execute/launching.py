@@ -88,7 +88,8 @@ class Interpreted:
             step["kernel"], launch.grid, constexprs, launch.tensors, memory, self._kernels.place
         )
         if self.sampler is not None:
-            with watched(launched, self.sampler.shadow), programs.ready():
+            shadow, scrambled = self.sampler.shadow, self.sampler.scrambled
+            with watched(launched, shadow, scrambled=scrambled), programs.ready():
                 self.sampler.run(programs, launched, lambda: self._consumed(launch, memory))
             return
         numbers = range(len(programs))

@@ -41,7 +41,8 @@ class Options:
         trace: report bytes and products, by tensor.
         mutable: parameters that the call may change; their values come back.
         reversed: run the programs of every launch from the last to the first.
-        sample: {"seed": int, "budget_s": float} to run only some of the programs where all would take longer.
+        sample: {"seed": int, "budget_s": float, "scrambled": bool} to run only some of the programs where all would
+            take longer; scrambled: products come out wrong.
         candidate: which of an autotuner's configurations to launch; None takes the first that compiles.
     """
 
@@ -271,7 +272,8 @@ def _sampler(tape: JSON, options: Options) -> Sampler | None:
     if options.sample is None:
         return None
     launches = sum(step["do"] in ("launch", "choice") for step in tape["steps"])
-    return Sampler(int(options.sample["seed"]), float(options.sample["budget_s"]), launches)
+    scrambled = bool(options.sample.get("scrambled", False))
+    return Sampler(int(options.sample["seed"]), float(options.sample["budget_s"]), launches, scrambled)
 
 
 def _sampled(replay: Replay, sampler: Sampler, results: Sequence[Any], gradients: dict[str, Any]) -> dict[str, Any]:

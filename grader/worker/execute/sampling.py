@@ -93,6 +93,10 @@ class Shadow:
         """Whether the launch wrote to a storage so far."""
         return storage.start in self._written
 
+    def updates(self) -> bool:
+        """Whether the launch changed anything by atomics."""
+        return any(bool(written.updated.any()) for _, written in self._written.values())
+
     def mask(self, tensor: torch.Tensor, memory: Memory) -> torch.Tensor | None:
         """Suspect elements of a tensor, as a view; None where there are none."""
         storage = memory.of(tensor)
@@ -182,11 +186,13 @@ class Sampler:
 
     Args:
         seed: of the order in which programs run. budget_s: of all launches together. launches: how many there will be.
+        scrambled: every product of the programs comes out wrong, so that what doesn't change isn't made of products.
     """
 
     seed: int
     budget_s: float
     launches: int
+    scrambled: bool = False
     shadow: Shadow = field(default_factory=Shadow)
     ran: list[dict[str, Any]] = field(default_factory=list)
     _spent_s: float = 0.0
@@ -218,7 +224,14 @@ class Sampler:
         self.shadow.end(launched, partial=done < len(programs))
         self._spent_s += time.monotonic() - begin
         self.ran.append(
-            {"kernel": programs.name, "programs": len(programs), "ran": done, "idle": idle, "dot_flops": flops}
+            {
+                "kernel": programs.name,
+                "programs": len(programs),
+                "ran": done,
+                "idle": idle,
+                "atomics": self.shadow.updates(),
+                "dot_flops": flops,
+            }
         )
 
 

@@ -57,6 +57,15 @@ def double_rows_of_the_first(x, o, programs):
         tl.store(o + row * 64 + tl.arange(0, 64), tl.load(x + row * 64 + tl.arange(0, 64)) * 2)
 
 
+@triton.jit
+def product_and_sum(x, o, s):
+    """o: x times itself by tl.dot, on top of ones; s: the sum of x, without a product."""
+    i = tl.arange(0, 64)
+    block = tl.load(x + i[:, None] * 64 + i[None, :])
+    tl.store(o + i[:, None] * 64 + i[None, :], tl.dot(block, block, acc=tl.full((64, 64), 1.0, tl.float32)))
+    tl.store(s + i, tl.sum(block, 1))
+
+
 class Clock:
     """Time passes by `step` seconds at each look."""
 
@@ -93,7 +102,28 @@ def test_sampling_budget_that_suffices_runs_all() -> None:
     reply = sampled(doubled(), 60.0)
     assert torch.equal(reply["value"], 2 * X)
     assert final(reply) is None
-    assert reply["sample"]["launches"] == [{"kernel": "double_rows", "programs": 64, "ran": 64, "idle": 0, "dot_flops": 0}]
+    assert reply["sample"]["launches"] == [
+        {"kernel": "double_rows", "programs": 64, "ran": 64, "idle": 0, "atomics": False, "dot_flops": 0}
+    ]
+
+
+def test_sampling_scrambled_products_come_out_wrong_and_nothing_else() -> None:
+    tape = Tape()
+    o, s = tape.empty(64, 64), tape.empty(64)
+    tape.launch(product_and_sum, [1], tape.input("x"), o, s)
+    told = tape.returning(o, s)
+    for scrambled, factor in ((False, 1.0), (True, -2.0)):
+        reply = run(told, {"x": X}, sample={"seed": 3, "budget_s": 60.0, "scrambled": scrambled})
+        assert torch.allclose(reply["value"][0], 1.0 + factor * (X @ X))
+        assert torch.equal(reply["value"][1], X.sum(1))
+
+
+def test_sampling_tells_launches_with_atomics() -> None:
+    tape = Tape()
+    o = tape.op("zeros.default", [64])
+    tape.launch(add_rows, [64], tape.input("x"), o)
+    assert sampled(tape.returning(o), 60.0)["sample"]["launches"][0]["atomics"]
+    assert not sampled(doubled(), 60.0)["sample"]["launches"][0]["atomics"]
 
 
 def test_sampling_counts_programs_that_store_nothing() -> None:
