@@ -98,7 +98,7 @@ def be_quiet() -> None:
 
 
 def limit_memory(more: int) -> None:
-    """Bound the data of this process by what it has and `more` bytes; the worker's own limits hold without /proc too."""
+    """Bound the data of this process by what it has and `more` bytes; the worker's own limits hold without /proc."""
     try:
         with open("/proc/self/statm") as statm:
             data_pages = int(statm.read().split()[5])
