@@ -20,7 +20,7 @@ from grader.judge.selftest import assert_inputs_kill
 from grader.judge.tolerance import ForwardBounds, forward_bounds
 from grader.report.model import Diagnosis, ErrorMap
 from grader.sandbox.failures import ContractViolated
-from grader.sandbox.wire import Tensor
+from grader.sandbox.wire import Record, Tensor
 
 __all__ = [
     "AttentionCase",
@@ -147,8 +147,8 @@ def check_pair(result: object, dtype: str, shape: tuple[int, ...], device: str, 
     Raises:
         ContractViolated: naming the part, what was found and what is expected.
     """
-    if not (isinstance(result, (tuple, list)) and len(result) == 2):
-        found = f"{len(result)} values" if isinstance(result, (tuple, list)) else type(result).__name__
+    if not (isinstance(result, (tuple, list, Record)) and len(result) == 2):
+        found = f"{len(result)} values" if isinstance(result, (tuple, list, Record)) else type(result).__name__
         raise ContractViolated(f"{function} returned {found}; expected the two tensors (o, lse).")
     o, lse = result
     check_tensor(o, f"{function}: o", dtype, shape, device)

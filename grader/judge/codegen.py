@@ -307,7 +307,7 @@ def _moved(right: tuple[Array, Array], wrong: tuple[Array, Array]) -> float | No
 
 
 def device_of(value: Any) -> str:
-    first = value[0] if isinstance(value, (tuple, list)) and value else value
+    first = value[0] if isinstance(value, (tuple, list, Record)) and len(value) else value
     return first.device if isinstance(first, Tensor) else "cpu"
 
 

@@ -30,6 +30,8 @@ class Functions(TorchFunctionMode):  # type: ignore[misc]
         name = getattr(func, "__name__", "")
         if name == "pin_memory":
             return args[0]
+        if name == "record_stream":
+            return None  # Steps are repeated in the order of the program, on one stream.
         kwargs.pop("pin_memory", None)
         before, self._history.called = self._history.called, name
         try:

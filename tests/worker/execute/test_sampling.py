@@ -114,7 +114,7 @@ def test_sampling_scrambled_products_come_out_wrong_and_nothing_else() -> None:
     told = tape.returning(o, s)
     for scrambled, factor in ((False, 1.0), (True, -2.0)):
         reply = run(told, {"x": X}, sample={"seed": 3, "budget_s": 60.0, "scrambled": scrambled})
-        assert torch.allclose(reply["value"][0], 1.0 + factor * (X @ X))
+        assert torch.allclose(reply["value"][0], 1.0 + factor * (X @ X), rtol=1e-2)  # TF32
         assert torch.equal(reply["value"][1], X.sum(1))
 
 
