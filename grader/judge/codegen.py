@@ -34,7 +34,7 @@ TEXTS = {
     "no-async-copies": "No asynchronous copy is in the code: loads and arithmetic don't overlap.",
     "registers": "Too many registers a thread.",
 }
-SAMPLE_S = 1.5
+SAMPLE_S = 0.5
 """Seconds in which programs of one tape begin to run in the interpreter."""
 LEAST_S = 0.2
 """And of each candidate's, however many there are."""

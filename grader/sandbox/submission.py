@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -63,6 +64,7 @@ class _Mode:
 
     Attributes:
         resident_bytes: of the worker's main process, after the last import.
+        shared: it records calls for other cards than its own too.
     """
 
     env: dict[str, str]
@@ -73,6 +75,7 @@ class _Mode:
     client: WorkerClient | None = None
     loaded: set[str] = field(default_factory=set)
     resident_bytes: int = 0
+    shared: bool = False
     failed: dict[str, WorkerFailure] = field(default_factory=dict)
 
 
@@ -137,15 +140,16 @@ class Submission:
 
     def warm(self) -> None:
         """Begin to start what recorded calls need, the submission's import included; returns at once."""
-        if self.recording and self._warming is None:
+        if self.recording and self._warming is None and self.target is not None and self.target.sm is not None:
             self.executor(self.device).warm()
-            self._warming = threading.Thread(target=self._import_ahead, name="recorder-start", daemon=True)
+            ahead = partial(self._import_ahead, self.target)
+            self._warming = threading.Thread(target=ahead, name="recorder-start", daemon=True)
             self._warming.start()
 
-    def _import_ahead(self) -> None:
+    def _import_ahead(self, target: HardwareProfile) -> None:
         # What goes wrong is met again, and told, by the first call.
         with contextlib.suppress(WorkerFailure, GraderError):
-            self._ready(self._recorder(self.target), self._module)
+            self._ready(self._recorder(target), self._module)
 
     def _warmed(self) -> None:
         """Wait for what `warm` began."""
@@ -474,9 +478,11 @@ class Submission:
         executor = self.executor(device or self.device)
         executor.warm()
         target = profile or self.target
+        if target is None or target.sm is None:
+            raise ValueError("recording needs the hardware profile of a GPU")
         name = module or self._module
         limit_s = timeout_s or self.default_timeout_s or self.lab.limits.call_s
-        client = self._ready(self._recorder(target), name)
+        client = self._recorder_of(target, name)
         tape = client.request(
             "record",
             {
@@ -486,6 +492,7 @@ class Submission:
                 "kwargs": named,
                 "cotangents": wanted,
                 "rules": rules.model_dump(mode="json"),
+                "target": target.model_dump(mode="json"),
                 "parameters": list(rules.parameters),
                 "mutable": list(mutable),
             },
@@ -512,10 +519,16 @@ class Submission:
             )
         return self._executors[device]
 
-    def _recorder(self, target: HardwareProfile | None) -> str:
+    def _recorder_of(self, target: HardwareProfile, module: str) -> WorkerClient:
+        """A worker that records calls of that module for a card: that of our own card where it can do for others."""
+        if self.target is not None and self.target.sm is not None and target.name != self.target.name:
+            client = self._ready(self._recorder(self.target), module)
+            if self._modes[self._recorder(self.target)].shared:
+                return client
+        return self._ready(self._recorder(target), module)
+
+    def _recorder(self, target: HardwareProfile) -> str:
         """Name of the mode whose worker records for that card."""
-        if target is None or target.sm is None:
-            raise ValueError("recording needs the hardware profile of a GPU")
         mode = f"{RECORD}:{target.name}"
         self._profiles[mode] = target
         return mode
@@ -573,7 +586,7 @@ class Submission:
         self._last = mode.client
         if module not in mode.loaded:
             try:
-                mode.client.request(
+                mode.shared = mode.client.request(
                     "import",
                     {"module": module},
                     timeout_s=self.lab.limits.import_s,

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -107,22 +108,32 @@ class _Worker:
             return _written("fault", {"message": _format_exc()[-MAX_FAULT_TEXT:]})
 
     def _judged(self, frame: Frame) -> tuple[str, Json, list[Any]]:
+        arguments = Arguments(self._stub)
+        return self._told(
+            lambda: self._reply(frame.kind, frame.value(arguments.leaf, arguments.ref, expand=True), arguments)
+        )
+
+    def _reply(self, kind: str, body: dict[str, Any], arguments: Arguments) -> tuple[str, Json, list[Any]]:
+        """The reply to a request that goes well."""
+        if kind == "call":
+            tree, buffers = self._call(body, arguments)
+            return "result", tree, buffers
+        if kind == "execute":
+            tree, buffers = self._executor.run(body, arguments)
+            return "result", tree, buffers
+        if kind == "compile":
+            return _written("result", {"value": self._executor.compile(body, arguments)})
+        if kind == "record" and (elsewhere := self._recorder.elsewhere(body)) is not None:
+            answered, tree, buffers = elsewhere
+            return answered, tree, buffers
+        if kind.startswith(TIMING):
+            return _written("result", {"value": self._time(kind.removeprefix(TIMING), body)})
+        return _written("result", {"value": self._handlers[kind](body)})
+
+    def _told(self, reply: Callable[[], tuple[str, Json, list[Any]]]) -> tuple[str, Json, list[Any]]:
         """The reply, where what the submission did wrong is told as such."""
         try:
-            arguments = Arguments(self._stub)
-            body = frame.value(arguments.leaf, arguments.ref, expand=True)
-            if frame.kind == "call":
-                tree, buffers = self._call(body, arguments)
-                return "result", tree, buffers
-            if frame.kind == "execute":
-                tree, buffers = self._executor.run(body, arguments)
-                return "result", tree, buffers
-            if frame.kind == "compile":
-                return _written("result", {"value": self._executor.compile(body, arguments)})
-            if frame.kind.startswith(TIMING):
-                return _written("result", {"value": self._time(frame.kind.removeprefix(TIMING), body)})
-            answer = self._handlers[frame.kind](body)
-            return _written("result", {"value": answer})
+            return reply()
         except Answered as answered:
             return _written(answered.kind, answered.body)
         except RaisedError as error:
@@ -159,7 +170,8 @@ class _Worker:
             sys.path.append(folder)
         return versions
 
-    def _import(self, body: dict[str, Any]) -> None:
+    def _import(self, body: dict[str, Any]) -> bool:
+        """Import a module; whether calls for any card can be recorded here."""
         watching = self._recorder.importing() if self._recorder is not None else contextlib.nullcontext()
         try:
             with watching:
@@ -168,6 +180,10 @@ class _Worker:
             raise
         except BaseException as error:
             raise RaisedError from error
+        return self._recorder is not None and self._recorder.imported(self._recorded_elsewhere)
+
+    def _recorded_elsewhere(self, body: dict[str, Any]) -> tuple[str, Json, list[Any]]:
+        return self._told(lambda: _written("result", {"value": self._record(body)}))
 
     def _call(self, body: dict[str, Any], arguments: Arguments) -> tuple[Json, list[Any]]:
         function, bound = self._bound(body)
@@ -216,9 +232,9 @@ class _Worker:
             raise RaisedError from error
 
     def _record(self, body: dict[str, Any]) -> Any:
+        call = self._recorder.call(body)
         with self._recorder.importing():
             function = self._function(body)
-        call = self._recorder.call(body)
         try:
             self._files().bind(body["function"], function, call.args, call.kwargs)
             return call.record(function)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -16,6 +16,12 @@ from ..stand_in_driver import StandInDriver
 from .history import History
 
 DEVICE = "cuda:0"
+
+TELLING = (
+    *("get_device_name", "get_device_capability", "get_device_properties", "is_bf16_supported"),
+    *("get_arch_list", "mem_get_info"),
+)
+"""Questions whose answers tell cards apart."""
 
 
 class Functions(TorchFunctionMode):  # type: ignore[misc]
@@ -55,7 +61,10 @@ class Functions(TorchFunctionMode):  # type: ignore[misc]
 def stand_in_cuda(target: Target, history: History) -> Iterator[None]:
     """`torch.cuda` and Triton's driver answer from `target` in the block."""
     with ExitStack() as stack:
-        answer_from(stack, target, StandInDriver(target, DEVICE))
+        stand_in = StandInDriver(target, DEVICE)
+        answer_from(stack, target, stand_in)
+        for owner, name in (*((torch.cuda, name) for name in TELLING), (stand_in, "get_current_target")):
+            setattr(owner, name, _noted(history, getattr(owner, name)))  # `answer_from` puts torch's own back.
         for name in ("range_push", "range_pop", "mark"):
             stack.callback(setattr, torch.cuda.nvtx, name, getattr(torch.cuda.nvtx, name))
             setattr(torch.cuda.nvtx, name, lambda *args: None)
@@ -63,6 +72,16 @@ def stand_in_cuda(target: Target, history: History) -> Iterator[None]:
         torch.compile = _uncompiled
         stack.enter_context(Functions(history))
         yield
+
+
+def _noted(history: History, answer: Callable[..., Any]) -> Callable[..., Any]:
+    """The answer, with a note that somebody asked which card this is."""
+
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        history.asked = True
+        return answer(*args, **kwargs)
+
+    return asked
 
 
 def _uncompiled(model: Any = None, **options: Any) -> Any:

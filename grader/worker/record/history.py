@@ -47,6 +47,9 @@ class History:
 
     Args:
         folder: of the submission; steps are placed by its lines.
+
+    Attributes:
+        asked: the submission asked which card there is.
     """
 
     def __init__(self, folder: str) -> None:
@@ -61,6 +64,7 @@ class History:
         self._lists: list[list[Step]] = []
         self._count = 0
         self.call = 0
+        self.asked = False
         self.notes: list[str] = []
         self.called = ""
         self.phase = "forward"

@@ -10,6 +10,7 @@ from ..calls import Answered
 from ..gpu_target import Target
 from ..guards import dense_strides
 from .history import History
+from .keeper import Answer, Keeper
 from .session import run, watching
 from .tensors import Description
 from .values import JSON, Refused
@@ -65,12 +66,30 @@ class Service:
     def __init__(self, target: Target, folder: str) -> None:
         self._target = target
         self._history = History(folder)
+        self._keeper: Keeper | None = None
 
     def importing(self) -> AbstractContextManager[object]:
         """While the submission is imported: tensors that its modules make can be made anew by its calls."""
         return watching(self._history, self._target)
 
+    def imported(self, answer: Callable[[dict[str, Any]], Answer]) -> bool:
+        """Whether other cards' calls can be recorded from what the import left.
+
+        Args:
+            answer: answers a request to record, in a process for that request's card.
+        """
+        if self._keeper is None and not self._history.asked and not self._history.call:
+            self._keeper = Keeper(answer)
+        return self._keeper is not None
+
+    def elsewhere(self, body: dict[str, Any]) -> Answer | None:
+        """What another card's process answers; None for a call on this one's."""
+        if self._keeper is None or body["target"]["name"] == self._target["name"]:
+            return None
+        return self._keeper.ask(body)
+
     def call(self, body: dict[str, Any]) -> Call:
+        self._target = body["target"]
         return Call(body, self._target, self._history)
 
 
