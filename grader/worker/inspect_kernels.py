@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import tempfile
 import time
-from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 
-from .execute.kernels import compiling, placed
-from .execute.lowering import be_quiet, explained, limit_memory, source_of, strict_pointers
+from .execute.kernels import compiling
+from .execute.lowering import cut_off, explained, limit_memory, source_of, strict_pointers
 from .execute.rebuild import Rebuilt
 from .execute.validate import CannotRebuild
 from .sass import SassError, read_cubin
@@ -115,7 +114,7 @@ def _outcome(connection: Connection, process: Any, answered: bool, job: tuple[JS
 
 
 def _job(launch: JSON, functions: list[JSON], capability: int, cache: Path | None, send: Connection) -> None:
-    be_quiet()
+    cut_off(send.fileno())
     limit_memory(MEMORY_BYTES)
     with tempfile.TemporaryDirectory(prefix="kernel-") as folder, compiling():
         send.send(inspect_launch(launch, functions, capability, Path(folder), cache))
@@ -142,7 +141,7 @@ def inspect_launch(
     except SassError as problem:
         return _report(launch, capability, error=f"grader: {problem}")
     except Exception as problem:  # noqa: BLE001 - whatever the compiler raises is the student's compile error
-        where, reason = explained(problem, rebuilt, partial(placed, functions))
+        where, reason = explained(problem, rebuilt)
         return _report(launch, capability, error=f"{where}: {reason}" if where else reason)
     reserved = RESERVED_BYTES if capability >= RESERVES_FROM else 0
     report = _report(launch, capability, error=None)

@@ -10,6 +10,7 @@ from triton.runtime.driver import driver
 
 from ..tape import JSON
 from .kernels import Kernels
+from .lowering import cut_off
 
 
 class Ahead:
@@ -39,10 +40,8 @@ class Ahead:
             return
         status = 1
         try:
-            quiet = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(quiet, 1)
-            os.dup2(quiet, 2)
             target = driver.active.get_current_target()
+            cut_off()
             triton.compile(self._kernels.source(description), target=target, options=dict(description["options"]))
             status = 0
         finally:

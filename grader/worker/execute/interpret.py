@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..guards import ContractError
 from .bounds import Bounds, OutOfBounds, Place
-from .language import CannotInterpret, language
+from .deciding import Decisions, Undecided, expecting
+from .language import CannotInterpret, KernelRaised, language
 
 Index = tuple[int, int, int]
 Grid = tuple[int, int, int]
@@ -31,21 +34,46 @@ class Stopped(Exception):
     """A program was stopped by what watches it: its inputs aren't complete."""
 
 
+@dataclass(frozen=True)
+class Lowered:
+    """What compiling a launch made of it.
+
+    Attributes:
+        signature: Triton's type by parameter. constants: values that are known at compile time, by their path among the
+            parameters: those that are declared so, and arguments that Triton made constant (1 and None).
+        decisions: see `deciding`.
+    """
+
+    signature: Mapping[str, Any]
+    constants: Mapping[tuple[int, ...], Any]
+    decisions: Decisions
+
+
 class Programs:
     """One launch, ready to run program by program; use it inside `interpreting()`.
 
     Args:
         function: the kernel's interpreted twin. args: tensors, numbers and descriptors by parameter.
-        constexprs: compile-time values by parameter.
+
+    Raises:
+        KernelRaised: the interpreter can't take an argument.
     """
 
-    def __init__(self, function: Any, args: dict[str, Any], constexprs: dict[str, Any], grid: Grid) -> None:
+    def __init__(self, function: Any, args: dict[str, Any], grid: Grid, lowered: Lowered) -> None:
         self.name = str(function.__name__)
         self.grid = grid
         self._run = function.rewrite()
+        self._decisions = lowered.decisions
+        self._arguments: dict[str, Any] = {}
         # What an argument becomes may use the language's operations (descriptors do).
         with language():
-            self._arguments = {**{name: argument(value) for name, value in args.items()}, **constexprs}
+            for position, name in enumerate(function.arg_names):
+                try:
+                    value = lowered.constants[position,] if (position,) in lowered.constants else args[name]
+                    kind = lowered.signature.get(name, "constexpr")
+                    self._arguments[name] = argument(value, kind, lowered.constants, (position,))
+                except Exception as problem:
+                    raise _explained(problem, self.name, lambda *frame: "", f", given `{name}`") from problem
 
     def __len__(self) -> int:
         return self.grid[0] * self.grid[1] * self.grid[2]
@@ -59,7 +87,13 @@ class Programs:
     @contextmanager
     def ready(self) -> Iterator[None]:
         """The language is the interpreter's in the block, and the grid this launch's."""
-        with language(), torch.no_grad(), np.errstate(all="ignore"), warnings.catch_warnings():
+        with (
+            language(),
+            expecting(self._decisions),
+            torch.no_grad(),
+            np.errstate(all="ignore"),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore")  # of deprecated forms, which are the compiler's to report
             interpreter.interpreter_builder.set_grid_dim(*self.grid)
             yield
@@ -68,7 +102,8 @@ class Programs:
         """Run one program, inside `ready`.
 
         Raises:
-            OutOfBounds, ContractError, Stopped: the program did what it may not. CannotInterpret: a GPU would run it.
+            OutOfBounds, ContractError, Stopped: the program did what it may not. KernelRaised: its code failed.
+            CannotInterpret: this release's interpreter lacks an operation.
         """
         bounds.program = self.index(number)
         interpreter.interpreter_builder.set_grid_idx(*bounds.program)
@@ -78,17 +113,48 @@ class Programs:
             raise _explained(problem, self.name, bounds.place) from problem
 
 
-def argument(value: Any) -> Any:
-    """A launch's argument as a kernel finds it: numbers are scalars of the type that compiling gives them."""
-    if type(value) is bool:
-        return _scalar(value, np.bool_, tl.int1)
-    if type(value) is float:
-        return _scalar(value, np.float32, tl.float32)
+def argument(
+    value: Any,
+    kind: Any = "",
+    constants: Mapping[tuple[int, ...], Any] = MappingProxyType({}),
+    path: tuple[int, ...] = (),
+) -> Any:
+    """A launch's argument as a kernel finds it: numbers are scalars of the type that compiling gives them.
+
+    Args:
+        kind: Triton's type of it. constants, path: see `Lowered`; the value's own path.
+    """
+    if kind == "constexpr":
+        return value
     if type(value) is tuple:
-        return tl.tuple([argument(item) for item in value])
+        kinds = kind if isinstance(kind, (tuple, list)) else [""] * len(value)
+        inner = [(item, kinds[i], (*path, i)) for i, item in enumerate(value)]
+        return tl.tuple([argument(constants.get(at, item), typed, constants, at) for item, typed, at in inner])
     if isinstance(value, TensorDescriptor):
         return _descriptor(value)
-    return interpreter._implicit_cvt(value)
+    if type(value) in (bool, int, float):
+        return _number(value, kind)
+    made = interpreter._implicit_cvt(value)
+    return tl.tensor(made.handle, _typed(kind)) if kind and isinstance(made, tl.tensor) else made
+
+
+def _typed(kind: str) -> Any:
+    return tl.str_to_ty(kind, None)
+
+
+def _number(value: Any, kind: str) -> Any:
+    if type(value) is bool and not kind:
+        return _scalar(value, np.bool_, tl.int1)
+    if type(value) is float and kind in ("", "fp32"):
+        return _scalar(value, np.float32, tl.float32)
+    if not kind:
+        return interpreter._implicit_cvt(value)
+    wanted = _typed(kind)
+    if wanted.is_floating():
+        exact = _scalar(value, np.float32, tl.float32)
+        return exact if wanted is tl.float32 else interpreter.interpreter_semantic.cast(exact, wanted)
+    stored = interpreter._get_np_dtype(wanted)
+    return _scalar(np.array(int(value)).astype(stored), stored, wanted)
 
 
 def _scalar(value: Any, stored: Any, kind: Any) -> Any:
@@ -106,20 +172,24 @@ def _descriptor(value: TensorDescriptor) -> Any:
     )
 
 
-def _explained(problem: BaseException, kernel: str, place: Place) -> Exception:
-    """What to report of an exception in a kernel's body: what compiles fails in the interpreter alone."""
+def _explained(problem: BaseException, kernel: str, place: Place, what: str = "") -> Exception:
+    """What to report of an exception in a kernel's body: it compiled, and failed in the interpreter."""
     innermost = problem
     while innermost.__cause__ is not None:
         innermost = innermost.__cause__
-    if isinstance(innermost, (OutOfBounds, ContractError, CannotInterpret, Stopped)):
+    if isinstance(innermost, (OutOfBounds, CannotInterpret, Stopped)):
         return innermost
     where, trace = "", innermost.__traceback__
     while trace is not None:
         where = place(trace.tb_frame.f_code.co_filename, trace.tb_lineno) or where
         trace = trace.tb_next
+    if isinstance(innermost, Undecided):
+        return ContractError(f"{where}: {kernel}: {innermost}")
+    if isinstance(innermost, ContractError):
+        return innermost
     if isinstance(innermost, AssertionError) and str(innermost) in _DESCRIPTOR_RULES:
         return ContractError(f"{where}: {kernel} makes a tensor descriptor that no GPU takes: {innermost}.")
-    text = f"{type(innermost).__name__}: {innermost}".splitlines()[0][:300]
-    return CannotInterpret(
-        f"{where + ': ' if where else ''}Triton's interpreter can't run this line of {kernel} ({text})."
-    )
+    if isinstance(innermost, AttributeError) and isinstance(innermost.obj, interpreter.InterpreterBuilder):
+        return CannotInterpret(f"{where}: Triton's interpreter can't run this line of {kernel} ({innermost.name}).")
+    text = next(iter(str(innermost).splitlines()), "")[:300]
+    return KernelRaised(type(innermost).__name__, f"{text} (in {kernel}{what})", where)

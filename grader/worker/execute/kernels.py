@@ -23,6 +23,8 @@ from triton.runtime.jit import JITFunction
 
 from ..kernel_closure import literal_of
 from ..tape import JSON
+from .deciding import Decisions
+from .interpret import Lowered
 from .lowering import CannotLower, lower_launch, source_of, strict_pointers
 from .rebuild import Rebuilt
 from .validate import CannotRebuild
@@ -30,8 +32,8 @@ from .validate import CannotRebuild
 __all__ = ["CannotLower", "CannotRebuild", "Kernels", "compiling", "interpreting"]
 
 MAX_LOWERED, MAX_KNOWN = 4096, 64
-_lowered: dict[str, str] = {}
-"""Content of a launch → why it doesn't compile, or nothing. No tape can find out what others put here."""
+_lowered: dict[str, str | Decisions] = {}
+"""Content of a launch → why it doesn't compile, or what it decides. No tape can find out what others put here."""
 
 
 _known: dict[tuple[str, Path], tuple[Rebuilt, Rebuilt]] = {}
@@ -110,7 +112,7 @@ class Kernels:
             chosen, signature, constexprs, attributes = function._pack_args(
                 backend, given, bound, specialization, options
             )
-        except (TypeError, KeyError, ValueError, AssertionError, AttributeError, OverflowError) as problem:
+        except Exception as problem:  # noqa: BLE001 - Triton's binder and options raise anything
             raise CannotLower(f"{launch['where']}: {launch['kernel']} can't be launched so: {problem}") from None
         return {
             "kernel": function.fn.__name__,
@@ -133,8 +135,8 @@ class Kernels:
             "where": launch["where"],
         }
 
-    def lower(self, description: JSON) -> None:
-        """Check that Triton's compiler takes a launch, as far as TTIR.
+    def lower(self, description: JSON) -> Decisions:
+        """Check that Triton's compiler takes a launch, as far as TTIR; returns what it decides (see `deciding`).
 
         Raises:
             CannotLower: it doesn't; the message has its reason and the line.
@@ -144,9 +146,21 @@ class Kernels:
             if len(_lowered) >= MAX_LOWERED:
                 _lowered.clear()
             with compiling():
-                _lowered[key] = lower_launch(description, self._compiled, self.place)
-        if _lowered[key]:
-            raise CannotLower(_lowered[key])
+                _lowered[key] = lower_launch(description, self._compiled)
+        found = _lowered[key]
+        if isinstance(found, str):
+            raise CannotLower(found)
+        return found
+
+    def lowered(self, description: JSON) -> Lowered:
+        """A launch as the interpreter is to run it.
+
+        Raises:
+            CannotLower: see `lower`. CannotRebuild: see `compiled`.
+        """
+        decisions = self.lower(description)
+        constants = {tuple(path): self.value(value, interpreted=True) for path, value in description["constexprs"]}
+        return Lowered(description["signature"], constants, decisions)
 
     def source(self, description: JSON) -> Any:
         """A launch as Triton's compiler takes it.

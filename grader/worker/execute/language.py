@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import triton.language as tl
+from triton._C.libtriton import ir
 from triton.language.extra import libdevice
 from triton.language.extra.cuda import libdevice as cuda_libdevice
 from triton.runtime import interpreter
@@ -30,7 +31,19 @@ _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
 class CannotInterpret(Exception):
-    """Triton's interpreter can't run what a GPU would; the message says where."""
+    """This release's interpreter lacks an operation that its compiler has; the message says where."""
+
+
+class KernelRaised(Exception):
+    """A kernel's code failed while it was interpreted.
+
+    Attributes:
+        kind: of the exception, by its name. text: what happened. where: the student's file and line, or empty.
+    """
+
+    def __init__(self, kind: str, text: str, where: str) -> None:
+        super().__init__(f"{where}: {text}" if where else text)
+        self.kind, self.text, self.where = kind, text, where
 
 
 class Rewriter(ast.NodeTransformer):
@@ -97,11 +110,19 @@ def loop(first: Any, last: Any = None, step: Any = None, **options: Any) -> Iter
     """`range` and `tl.range`: indices are scalar tensors, of 64 bits where a bound has as many."""
     start, stop = (0, first) if last is None else (first, last)
     bounds = [interpreter.interpreter_semantic.to_tensor(bound) for bound in (start, stop, 1 if step is None else step)]
+    if isinstance(step, tl.tensor) and not step.handle.data.item() > 0:
+        raise ValueError("a step that is known only when the kernel runs has to be positive")
     kind = bounds[0].dtype
     for bound in bounds[1:]:
         kind = interpreter.interpreter_semantic.integer_promote_impl(kind, bound.dtype)
-    numbers = range(*(int(bound.handle.data.item()) for bound in bounds))
     stored = interpreter._get_np_dtype(kind)
+    limits = np.iinfo(stored)
+    low, high, by = (int(bound.handle.data.item()) for bound in bounds)
+    numbers = range(low, high, by)
+    # Compiled loops compare as signed numbers, and their index goes one step beyond the last.
+    most = limits.max if limits.min < 0 else limits.max // 2
+    if not all(-most <= number <= most for number in (low, high, (numbers[-1] if numbers else low) + by)):
+        raise OverflowError(f"a loop from {low} to {high} by {by} leaves the range of {kind}")
     return (tl.tensor(interpreter.TensorHandle(np.array([index], stored), kind), kind) for index in numbers)
 
 
@@ -122,13 +143,13 @@ def _builtin(function: Any, *values: Any, **options: Any) -> Any:
     return function(*values, **options)
 
 
-_HELPERS = {_LOOP: loop, _ASSIGNED: assigned, _VALUE: _value, _BUILTIN: _builtin}
+HELPERS: dict[str, Callable[..., Any]] = {_LOOP: loop, _ASSIGNED: assigned, _VALUE: _value, _BUILTIN: _builtin}
 
 
 def apply() -> None:
     """Let kernels that are interpreted from now on be rewritten by `Rewriter`."""
     interpreter.FunctionRewriter.ast_transformer = Rewriter()
-    for name, helper in _HELPERS.items():
+    for name, helper in HELPERS.items():
         setattr(interpreter, name, helper)  # Rewritten functions find the interpreter's globals beside their own.
     interpreter.InterpretedFunction.__call__ = _call_helper
     builder = interpreter.InterpreterBuilder
@@ -136,7 +157,7 @@ def apply() -> None:
     builder.create_assert = nothing
     builder.create_assume = _assume
     builder.create_extern_elementwise = _extern
-    builder.create_inline_asm = _assembly
+    builder.create_descriptor_reduce = _descriptor_reduce
 
 
 def _assume(self: Any, condition: Any) -> None:
@@ -151,12 +172,19 @@ def _extern(self: Any, library: str, path: str, symbol: str, values: list[Any], 
         return interpreter.TensorHandle(values[0].data.view(stored), kind.scalar)
     function = libdevice_in_numpy.function_of(symbol)
     if function is None:
-        raise CannotInterpret(f"Triton's interpreter has no {symbol}, a GPU has.")
+        raise NotImplementedError(f"{symbol} has no counterpart in the interpreter; use operations of triton.language")
     return interpreter.TensorHandle(function(*(value.data for value in values)).astype(stored), kind.scalar)
 
 
-def _assembly(self: Any, *operands: Any) -> Any:
-    raise CannotInterpret("Triton's interpreter can't run tl.inline_asm_elementwise, a GPU can.")
+def _descriptor_reduce(self: Any, kind: Any, descriptor: Any, value: Any, offsets: Any) -> Any:
+    """`descriptor.atomic_add` and its like."""
+    pointers, mask = descriptor.materialize_pointers(offsets)
+    element = pointers.get_element_ty()
+    name = {"ADD": "FADD" if element.is_floating() else "ADD"}.get(kind.name, kind.name)
+    name = f"U{name}" if name in ("MIN", "MAX") and element.is_int_unsigned() else name
+    self.create_atomic_rmw(
+        getattr(ir.ATOMIC_OP, name), pointers, value, mask, ir.MEM_SEMANTIC.RELAXED, ir.MEM_SYNC_SCOPE.GPU
+    )
 
 
 def _call_helper(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -195,6 +223,7 @@ def _patches() -> list[tuple[Any, str, Any]]:
     for package in (tl, tl.core):
         interpreter._patch_lang_core(package, noted)
         noted.set_attr(package, "static_print", nothing)
+        noted.set_attr(package, "range", loop)
     interpreter._patch_lang_tensor(tl.tensor, noted)
     noted.found += faster.patches()
     for name, value in vars(tl.tensor).items():

@@ -81,9 +81,9 @@ class Interpreted:
 
     def launch(self, launch: Launch, memory: Memory) -> None:
         step = launch.step
-        self._kernels.lower(self._kernels.describe(step, launch.args))
+        lowered = self._kernels.lowered(self._kernels.describe(step, launch.args))
         constexprs = {name: self._kernels.value(value, interpreted=True) for name, value in step["constexprs"].items()}
-        programs = Programs(self._kernels.interpreted(step["entry"]), launch.args, constexprs, launch.grid)
+        programs = Programs(self._kernels.interpreted(step["entry"]), launch.args, launch.grid, lowered)
         launched = self._counter.open(
             step["kernel"], launch.grid, constexprs, launch.tensors, memory, self._kernels.place
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,34 +22,38 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime.driver import driver
 
 from ..tape import JSON
+from .deciding import Decisions, noting
 from .rebuild import Rebuilt
 
 LIMIT_S = 20.0
 MEMORY_BYTES = 2 << 30
 """What lowering may take beyond what the process has."""
-_TEXT_BYTES = 1 << 14
+_TEXT_BYTES = 1 << 23
+_LOWERED = "lowered "
+"""Before the decisions in the answer of a process that lowered its launch."""
 _REASON_CHARACTERS = 400
 _REPR = re.compile(r"""^\w+\((["'])(.* .*)\1\)$""")
 """Of an exception, as Triton puts it into messages."""
 _PATH = re.compile(r"(/[\w.\-]+)+/")
-
-Place = Callable[[str, int], str]
 
 
 class CannotLower(Exception):
     """Triton's compiler refuses a launch; the message has its reason, and the line where there is one."""
 
 
-def lower_launch(description: JSON, functions: Rebuilt, place: Place, *, limit_s: float = LIMIT_S) -> str:
-    """Why Triton can't lower a launch to TTIR; empty where it can.
+def lower_launch(description: JSON, functions: Rebuilt, *, limit_s: float = LIMIT_S) -> str | Decisions:
+    """Why Triton can't lower a launch to TTIR; what it decides where it can (see `deciding`).
 
     Args:
         description: of a launch (see `Kernels.describe`). functions: its kernels, for the compiler.
-        place: where a line of a rebuilt kernel stands in the student's files.
     """
     functions[description["entry"]]  # What can't be rebuilt is told by its own exception.
     target = driver.active.get_current_target()  # A forked process can't ask a GPU.
-    return forked(lambda: _reason(description, functions, place, target), limit_s, f"compiling {description['kernel']}")
+    doing = f"compiling {description['kernel']}"
+    answer = forked(lambda: _answer(description, functions, target), limit_s, doing)
+    if not answer.startswith(_LOWERED):
+        return answer
+    return {name: frozenset(outcomes) for name, outcomes in json.loads(answer.removeprefix(_LOWERED)).items()}
 
 
 def forked(work: Callable[[], str], limit_s: float, doing: str) -> str:
@@ -55,7 +61,7 @@ def forked(work: Callable[[], str], limit_s: float, doing: str) -> str:
     receive, send = os.pipe()
     child = os.fork()
     if not child:
-        _child(work, receive, send)
+        _child(work, send)
     os.close(send)
     answer, ended = bytearray(), False
     deadline = time.monotonic() + limit_s
@@ -63,7 +69,7 @@ def forked(work: Callable[[], str], limit_s: float, doing: str) -> str:
         while not ended and len(answer) <= _TEXT_BYTES:
             if not select.select([receive], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 break
-            piece = os.read(receive, _TEXT_BYTES)
+            piece = os.read(receive, 1 << 16)
             answer += piece
             ended = not piece
     finally:
@@ -78,23 +84,28 @@ def forked(work: Callable[[], str], limit_s: float, doing: str) -> str:
     return answer.decode(errors="replace")
 
 
-def _child(work: Callable[[], str], receive: int, send: int) -> None:
+def _child(work: Callable[[], str], send: int) -> None:
     status = 1
     try:
-        os.close(receive)
-        be_quiet()
+        cut_off(send)
         limit_memory(MEMORY_BYTES)
-        os.write(send, work().encode(errors="replace")[:_TEXT_BYTES])
+        with open(send, "wb") as pipe:
+            pipe.write(work().encode(errors="replace"))
         status = 0
     finally:
         os._exit(status)
 
 
-def be_quiet() -> None:
-    """Nothing that this process prints is seen from now on: kernel code may print while it's compiled."""
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)
-    os.dup2(quiet, 2)
+def cut_off(*kept: int) -> None:
+    """Close every descriptor of this process but `kept`: kernel code may print while it's compiled, or try worse."""
+    quiet = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(quiet, standard)
+    first = 3
+    for descriptor in (*sorted(kept), os.sysconf("SC_OPEN_MAX")):
+        os.closerange(first, descriptor)
+        first = descriptor + 1
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process
 
 
 def limit_memory(more: int) -> None:
@@ -115,8 +126,8 @@ def _ending(status: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
 
-def _reason(description: JSON, functions: Rebuilt, place: Place, target: GPUTarget) -> str:
-    """Lower a launch in this process; why it can't be, or nothing."""
+def _answer(description: JSON, functions: Rebuilt, target: GPUTarget) -> str:
+    """Lower a launch in this process; why it can't be, or its decisions."""
     try:
         backend = make_backend(target)
         options = backend.parse_options(dict(description["options"]))
@@ -125,11 +136,12 @@ def _reason(description: JSON, functions: Rebuilt, place: Place, target: GPUTarg
         ir.load_dialects(context)
         backend.load_dialects(context)
         codegen = backend.get_codegen_implementation(options)
-        source.make_ir(target, options, codegen, backend.get_module_map(), context)
+        with noting(functions) as decisions:
+            source.make_ir(target, options, codegen, backend.get_module_map(), context)
     except Exception as problem:  # noqa: BLE001 - whatever the compiler raises is the student's compile error
-        where, reason = explained(problem, functions, place)
+        where, reason = explained(problem, functions)
         return f"{where or description['where']}: {description['kernel']} does not compile: {reason}"
-    return ""
+    return _LOWERED + json.dumps({name: sorted(outcomes) for name, outcomes in decisions.items()})
 
 
 def source_of(description: JSON, functions: Rebuilt) -> Any:
@@ -150,12 +162,12 @@ def _tuples(kind: Any) -> Any:
     return tuple(_tuples(item) for item in kind) if isinstance(kind, (list, tuple)) else kind
 
 
-def explained(problem: BaseException, functions: Rebuilt, place: Place) -> tuple[str, str]:
+def explained(problem: BaseException, functions: Rebuilt) -> tuple[str, str]:
     """The student's line that a compile error is about, and Triton's reason, which stands at the end of its message."""
     where, reason = "", ""
     while True:
         if isinstance(problem, CompilationError):
-            where = _line(problem, functions, place) or where
+            where = _line(problem, functions) or where
             reason = problem.error_message or reason
         elif not reason:
             reason = f"{type(problem).__name__}: {problem}"
@@ -166,12 +178,11 @@ def explained(problem: BaseException, functions: Rebuilt, place: Place) -> tuple
     return where, text[:_REASON_CHARACTERS] or "Triton gives no reason"
 
 
-def _line(problem: CompilationError, functions: Rebuilt, place: Place) -> str:
-    """The student's line of a compile error; its node counts lines from the def of the function that it's in."""
-    line = getattr(problem.node, "lineno", None)
+def _line(problem: CompilationError, functions: Rebuilt) -> str:
+    """The student's line of a compile error."""
     for function in functions.built():
-        if line is not None and getattr(function, "src", None) == problem.src:
-            return place(function.fn.__code__.co_filename, line)
+        if getattr(function, "src", None) == problem.src:
+            return functions.place(function, problem.node)
     return ""
 
 

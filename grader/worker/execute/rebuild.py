@@ -1,15 +1,15 @@
 """Rebuilds the functions of a `kernel_closure` in a process that never saw the submission.
 
 Each function lives in a namespace of its own that holds nothing but what its entry binds and a few builtins. It's
-rebuilt as Triton compiles it, or as the interpreter runs it; both have the line numbers of the entry's source.
+rebuilt as Triton compiles it, or as the interpreter runs it. Triton reads the text that `writing` makes of the
+validated tree, never the entry's own; interpreted code has the line numbers of the entry's source.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-import importlib
-from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,16 +17,18 @@ from typing import Any
 import triton
 import triton.language as tl
 from triton.experimental import gluon
-from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction
 
 from ..kernel_closure import CONSTEXPR
 from ..tape import JSON
-from .validate import BUILTINS, CannotRebuild, check, member, static
+from .language import HELPERS as LANGUAGE_HELPERS
+from .language import Rewriter
+from .meaning import HELPERS, Meaning
+from .validate import CannotRebuild, check, language_module, member, reserved, static
+from .vocabulary import BUILTINS
+from .writing import CannotWrite, Written, written
 
 _LAYOUTS = "triton.experimental.gluon.language"
-_LANGUAGE = "__language__"
-"""Triton's interpreter wants to find the language in a kernel's namespace, under whatever name."""
 _BUILTINS = {name: getattr(__import__("builtins"), name) for name in sorted(BUILTINS)}
 
 
@@ -51,6 +53,7 @@ class Rebuilt:
         self._folder = folder
         self._interpreted = interpreted
         self._built: dict[int, Any] = {}
+        self._written: dict[int, Written] = {}
         self._spaces: dict[int, dict[str, Any]] = {}
         self._making: set[int] = set()
 
@@ -93,6 +96,19 @@ class Rebuilt:
         """The functions that were asked for so far."""
         return list(self._built.values())
 
+    def position(self, function: Any) -> int | None:
+        """Where a rebuilt function stands in the closure; None for any other."""
+        return next((index for index, built in self._built.items() if built is function), None)
+
+    def place(self, function: Any, node: Any) -> str:
+        """The student's file and line of a node of what Triton parsed; empty if unknown."""
+        position = self.position(function)
+        line = 0 if position is None else self._written[position].line(node)
+        if position is None or not line:
+            return ""
+        entry = self._functions[position]
+        return f"{entry['file']}:{entry['line'] + line - 1}"
+
     def value(self, binding: JSON) -> Any:
         """A value from its plain form (see `kernel_closure.Closure.encode`).
 
@@ -113,7 +129,9 @@ class Rebuilt:
         if kind == "layout":
             return self._layout(binding)
         if kind in ("module", "import", "dtype"):
-            return static(binding)
+            found = static(binding)
+            is_patched = found in (tl.range, tl.static_range) or getattr(found, "__triton_builtin__", False)
+            return partial(_late, binding) if self._interpreted and kind == "import" and is_patched else found
         if kind == "namespace":
             module = ModuleType("namespace")
             module.__dict__.update({name: self.value(item) for name, item in binding["members"].items()})
@@ -125,32 +143,58 @@ class Rebuilt:
         named = binding["class"]
         if named["kind"] != "import" or not named["module"].startswith(_LAYOUTS):
             raise CannotRebuild("Kernel code names a layout that isn't Gluon's.")
-        layout = member(importlib.import_module(named["module"]), named["name"])
+        layout = member(language_module(named["module"]), named["name"])
         if not (isinstance(layout, type) and hasattr(layout, "__dataclass_fields__")):
             raise CannotRebuild(f"Kernel code names a layout {named['name']!r:.40}, which Gluon doesn't have.")
-        return layout(**{name: self.value(item) for name, item in binding["members"].items()})
+        fields = {name: self.value(item) for name, item in binding["members"].items()}
+        try:
+            return layout(**fields)
+        except Exception as problem:  # noqa: BLE001 - a layout's own checks raise anything
+            raise CannotRebuild(f"Kernel code makes a layout {named['name']} of wrong fields ({problem}).") from None
 
     def _make(self, position: int, entry: JSON, tree: ast.Module) -> Any:
-        content = f"{entry['source']}\n"
-        path = self._folder / f"kernel_{position}_{hashlib.sha256(content.encode()).hexdigest()[:16]}.py"
+        try:
+            text = self._written[position] = written(tree)
+        except CannotWrite as problem:
+            raise CannotRebuild(f"{entry['file']}: kernel code of `{entry['name']}` is refused: {problem}.") from None
+        digest = hashlib.sha256(text.text.encode()).hexdigest()[:16]
+        path = self._folder / f"kernel_{position}_{digest}.py"
         if not path.exists():
-            path.write_text(content)
-        space: dict[str, Any] = {"__builtins__": dict(_BUILTINS), "__name__": f"kernel_{position}"}
-        space |= {_LANGUAGE: tl, CONSTEXPR: tl.constexpr}
+            path.write_text(text.text, encoding="utf-8")
+        space = self._space(position, entry)
+        code = text.tree
+        if self._interpreted and entry["kind"] != "constexpr_function":
+            space |= LANGUAGE_HELPERS | HELPERS
+            code = ast.fix_missing_locations(Rewriter().visit(Meaning(entry, space, position).visit(text.original)))
+        try:
+            exec(compile(code, str(path), "exec", dont_inherit=True), space)
+            function = space[entry["name"]]
+            function.__module__ = f"kernel_{position}"
+            made = self._wrapped(function, entry)
+        except CannotRebuild:
+            raise
+        except Exception as problem:  # noqa: BLE001 - what parses need not compile, and Triton raises anything
+            raise CannotRebuild(
+                f"{entry['file']}:{entry['line']}: kernel code of `{entry['name']}` isn't a kernel ({problem})."
+            ) from None
+        parse = getattr(made, "parse", None)
+        if parse is not None and ast.dump(parse()) != ast.dump(text.tree):
+            raise CannotRebuild(
+                f"{entry['file']}: Triton reads other kernel code of `{entry['name']}` than was validated."
+            )
+        return made
+
+    def _space(self, position: int, entry: JSON) -> dict[str, Any]:
+        """The namespace of a function, without the functions that it refers to."""
+        space: dict[str, Any] = {}
         for name, item in entry["bindings"].items():
+            if reserved(name):
+                raise CannotRebuild(f"Kernel code of `{entry['name']}` binds `{name}`, which is kept for the grader.")
             if name.startswith("_default_") or not _referred(item):
                 space[name] = self.value(item)
+        space |= {"__builtins__": dict(_BUILTINS), "__name__": f"kernel_{position}", CONSTEXPR: tl.constexpr}
         self._spaces[position] = space
-        is_kernel = entry["kind"] != "constexpr_function"
-        if self._interpreted and is_kernel:
-            tree = interpreter.FunctionRewriter.ast_transformer.visit(_Meaning(entry, space).visit(tree))
-            ast.fix_missing_locations(tree)
-            for name, value in vars(interpreter).items():
-                space.setdefault(name, value)  # Helpers of the rewritten code, as Triton's own rewriting has it.
-        exec(compile(tree, str(path), "exec", dont_inherit=True), space)
-        function = space[entry["name"]]
-        function.__module__ = f"kernel_{position}"
-        return self._wrapped(function, entry)
+        return space
 
     def _wrapped(self, function: Any, entry: JSON) -> Any:
         if entry["kind"] == "constexpr_function":
@@ -164,68 +208,9 @@ class Rebuilt:
         return make(function, noinline=entry["noinline"], **names)
 
 
-class _Meaning(ast.NodeTransformer):
-    """Gives a kernel's tree the compiler's meaning where Python's differs.
-
-    Names imported from the language are read of its modules, whose members the interpreter replaces. `and`, `or` and
-    `not` go element by element.
-    """
-
-    def __init__(self, entry: JSON, space: dict[str, Any]) -> None:
-        self._bindings = entry["bindings"]
-        self._space = space
-        space |= {_AND: _both, _OR: _either, _NOT: _negated}
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        binding = self._bindings.get(node.id)
-        if binding is None or binding["kind"] != "import":
-            return node
-        module = f"__module_{node.id}"
-        self._space[module] = importlib.import_module(binding["module"])
-        return ast.copy_location(ast.Attribute(ast.Name(module, ast.Load()), binding["name"], ast.Load()), node)
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        self.generic_visit(node)
-        empty = ast.arguments([], [], None, [], [], None, [])
-        parts: list[ast.expr] = [ast.copy_location(ast.Lambda(empty, value), value) for value in node.values]
-        name = _AND if isinstance(node.op, ast.And) else _OR
-        return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), parts, []), node)
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        self.generic_visit(node)
-        if not isinstance(node.op, ast.Not):
-            return node
-        return ast.copy_location(ast.Call(ast.Name(_NOT, ast.Load()), [node.operand], []), node)
-
-
-_AND, _OR, _NOT = "__and", "__or", "__not"
-
-
-def _both(*parts: Callable[[], Any]) -> Any:
-    return _joined(parts, "logical_and", ends=False)
-
-
-def _either(*parts: Callable[[], Any]) -> Any:
-    return _joined(parts, "logical_or", ends=True)
-
-
-def _joined(parts: Sequence[Callable[[], Any]], method: str, *, ends: bool) -> Any:
-    """Numbers end the evaluation as in Python; tensors are joined, all of them evaluated."""
-    tensors = []
-    for part in parts:
-        value = part()
-        if isinstance(value, tl.tensor):
-            tensors.append(value)
-        elif bool(value) is ends:
-            return value
-    while len(tensors) > 1:
-        last = tensors.pop()
-        tensors.append(getattr(tensors.pop(), method)(last))
-    return tensors[0] if tensors else value
-
-
-def _negated(value: Any) -> Any:
-    return value.__not__() if isinstance(value, tl.tensor) else not value
+def _late(binding: JSON, *args: Any, **kwargs: Any) -> Any:
+    """A call of one of the language's functions, as it is where it's called: the interpreter replaces them."""
+    return static(binding)(*args, **kwargs)
 
 
 def literal(text: str) -> Any:
@@ -238,7 +223,7 @@ def literal(text: str) -> Any:
         return float(text[7:-2])
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         raise CannotRebuild(f"Kernel code names a value {text!r:.60}, which isn't a number or text.") from None
     if type(value) not in (bool, int, float, str, type(None)) or (type(value) is int and value.bit_length() > 128):
         raise CannotRebuild(f"Kernel code names a value {text!r:.60}; it can name numbers of 128 bits and texts.")

@@ -10,66 +10,40 @@ from __future__ import annotations
 import ast
 import importlib
 import math
-import re
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
 import triton
 import triton.language as tl
-from triton.compiler.code_generator import CodeGenerator
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import ConstexprFunction, JITFunction
 
 from ..kernel_closure import CONSTEXPR
 from ..tape import JSON
+from .loops import read_after_loop
+from .vocabulary import (
+    ANNOTATION,
+    BUILTINS,
+    CLASSES,
+    GLUON,
+    GLUON_ATTRIBUTES,
+    MATH,
+    MODULES,
+    NODES,
+    OTHER_BUILTINS,
+    REFUSED,
+    RESERVED,
+    TEXTS,
+    TRITON,
+    UNINTERPRETED,
+    VALUE_ATTRIBUTES,
+)
 
-BUILTINS = frozenset({"range", "len", "min", "max", "int", "float", "print"})
-"""What Triton's compiler has under these names, releases 3.6 and 3.7, less what asks for Python's types and objects."""
-_OTHER_BUILTINS = frozenset(CodeGenerator.builtin_namespace) - BUILTINS
-_INTERPRETERS = ("__", "_interpreted_", "interpreter_")
-"""Beginnings of names that rewriting puts into kernels."""
 MAX_NODES = 20_000
 MAX_NESTING = 60
 MAX_INT_BITS = 128
-
-_NODES = (
-    *(ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Return, ast.Pass, ast.Assert),
-    *(ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.Call, ast.keyword),
-    *(ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Starred, ast.JoinedStr, ast.FormattedValue),
-    *(ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
-)
-_TEXTS = frozenset({"static_assert", "static_print", "device_assert", "device_print", "print"})
-"""Calls whose arguments may be f-strings."""
-_VALUE_ATTRIBUTES = frozenset(
-    {"T", "shape", "dtype", "type", "value", "to", "cast", "numel", "scalar", "element_ty", "primitive_bitwidth"}
-    | {"broadcast_to", "trans", "permute", "split", "view", "reshape", "expand_dims", "ravel", "flip", "item", "sort"}
-    | {"exp", "exp2", "log", "log2", "cos", "sin", "sqrt", "sqrt_rn", "rsqrt", "abs", "erf", "floor", "ceil", "cdiv"}
-    | {"sigmoid", "softmax", "max", "min", "argmax", "argmin", "sum", "xor_sum", "reduce_or", "cumsum", "cumprod"}
-    | {"reduce", "associative_scan", "histogram", "logical_and", "logical_or", "gather", "scatter", "load", "store"}
-    | {"advance", "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor", "atomic_xchg"}
-    | {"atomic_cas", "block_shape", "block_type", "strides", "is_ptr", "is_block", "is_floating", "is_int", "is_bool"}
-    | {"is_fp8", "is_fp16", "is_bf16", "is_fp32", "is_fp64", "is_int8", "is_int16", "is_int32", "is_int64", "is_int1"}
-    | {"is_uint8", "is_uint16", "is_uint32", "is_uint64", "is_int_signed", "is_int_unsigned", "is_standard_floating"}
-)
-_GLUON_ATTRIBUTES = frozenset(
-    {"index", "slice", "subslice", "layout", "rank", "permute", "store", "load", "gather", "scatter", "local_load"}
-)
-_MODULES = frozenset(
-    {"triton", "triton.language", "triton.language.core", "triton.language.math", "triton.language.standard"}
-    | {"triton.language.random", "triton.language.extra", "triton.language.extra.libdevice"}
-    | {"triton.language.extra.cuda", "triton.language.extra.cuda.libdevice", "triton.language.extra.cuda.gdc"}
-    | {"triton.language.target_info", "math", "triton.experimental"}
-)
-_GLUON = "triton.experimental.gluon"
-_TRITON = frozenset({"language", "cdiv", "next_power_of_2", "experimental"})
-_MATH = frozenset({"sqrt", "exp", "exp2", "log", "log2", "log10", "ceil", "floor", "pow"})
-_REFUSED = frozenset(
-    {"inline_asm_elementwise", "extern_elementwise", "dispatch", "extern", "str_to_ty", "globaltimer", "smid"}
-    | {"builtin", "must_use_result", "is_builtin"}
-)
-_CLASSES = (tl.constexpr, tl.range, tl.static_range, tl.condition, tl.pointer_type, tl.PropagateNan)
-_ANNOTATION = re.compile(r"[\w.* ]{1,40}")
 
 
 class CannotRebuild(Exception):
@@ -118,13 +92,38 @@ def check(entry: JSON) -> ast.Module:
     _header(scope, definition)
     inner = _bounded(scope, *definition.body)
     scope.own = {node.id for node in inner if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    unpacked = {id(part) for node in inner if isinstance(node, ast.Call) for part in node.args}
     for node in inner:
+        if isinstance(node, ast.Starred) and id(node) not in unpacked:
+            raise scope.fail(node, "unpacks something outside of a call.")
         _node(scope, node)
+    late = read_after_loop(definition)
+    if late is not None:
+        raise scope.fail(late, f"reads `{late.id}`, a loop's index, after the loop; name them apart.")
     texts = _texts(inner)
     for node in inner:
         if isinstance(node, ast.JoinedStr) and id(node) not in texts:
             raise scope.fail(node, "makes a text (f-string); only messages of static_assert and prints can be one.")
     return tree
+
+
+def reserved(name: str) -> bool:
+    """Whether rewriting keeps a name for itself."""
+    return name.startswith(RESERVED)
+
+
+def language_module(name: str) -> ModuleType:
+    """A module of the language by its name.
+
+    Raises:
+        CannotRebuild: it isn't one.
+    """
+    if not _is_language(name):
+        raise CannotRebuild(f"Kernel code imports {name}; it can use triton.language and math.")
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise CannotRebuild(f"Kernel code imports {name}, which this Triton doesn't have.") from None
 
 
 def static(binding: JSON) -> Any:
@@ -137,10 +136,7 @@ def static(binding: JSON) -> Any:
     if kind == "namespace":
         return Namespace(binding["members"])
     if kind in ("module", "import"):
-        name = binding["name"] if kind == "module" else binding["module"]
-        if not _is_language(name):
-            raise CannotRebuild(f"Kernel code imports {name}; it can use triton.language and math.")
-        found = importlib.import_module(name)
+        found = language_module(binding["name"] if kind == "module" else binding["module"])
         return found if kind == "module" else member(found, binding["name"])
     if kind == "dtype":
         if not tl.dtype.is_dtype(binding["name"]):
@@ -162,32 +158,37 @@ def member(owner: Any, name: str) -> Any:
             f"Kernel code uses inline assembly (`{name}`), which no interpreter can run and no check can read; use the "
             "operations of triton.language."
         )
-    if name in _REFUSED or found is None or not _is_public(owner, name, found):
+    if name in UNINTERPRETED and not home.startswith(GLUON):
+        raise CannotRebuild(
+            f"Kernel code uses `{name}`, which Triton's interpreter can't run: no check could see what it does. "
+            "Use other operations of triton.language."
+        )
+    if name in REFUSED or found is None or not _is_public(owner, name, found):
         raise CannotRebuild(f"Kernel code reaches `{home}.{name}`; it can use triton.language and math.")
     return found
 
 
 def _is_language(module: str) -> bool:
-    return module in _MODULES or module == _GLUON or module.startswith(f"{_GLUON}.language")
+    return module in MODULES or module in (GLUON, f"{GLUON}.language") or module.startswith(f"{GLUON}.language.")
 
 
 def _is_public(owner: Any, name: str, found: Any) -> bool:
     if owner is tl.PropagateNan:
         return name in ("NONE", "ALL")
     if isinstance(found, ModuleType):
-        return _is_language(found.__name__) and (owner is not triton or name in _TRITON)
+        return _is_language(found.__name__) and (owner is not triton or name in TRITON)
     if owner is triton:
-        return name in _TRITON
+        return name in TRITON
     if owner is math:
-        return isinstance(found, float) or name in _MATH
-    if isinstance(found, (bool, int, float, tl.dtype)) or any(found is kind for kind in _CLASSES):
+        return isinstance(found, float) or name in MATH
+    if isinstance(found, (bool, int, float, tl.dtype)) or any(found is kind for kind in CLASSES):
         return True
     if isinstance(found, tl.constexpr):
         return isinstance(found.value, (bool, int, float, str, type(None)))
     home = str(getattr(getattr(found, "fn", found), "__module__", ""))
     if isinstance(found, (JITFunction, InterpretedFunction, ConstexprFunction)):
-        return home.startswith(("triton.language", _GLUON))
-    if home.startswith(f"{_GLUON}.language"):
+        return home.startswith(("triton.language", GLUON))
+    if home.startswith(f"{GLUON}.language"):
         return callable(found)  # Layouts are classes.
     return bool(getattr(found, "__triton_builtin__", False)) or home.startswith("triton.language.extra.")
 
@@ -207,15 +208,17 @@ def _bounded(scope: _Function, *roots: ast.AST) -> list[ast.AST]:
 
 def _header(scope: _Function, definition: ast.FunctionDef) -> None:
     header = definition.args
-    if definition.decorator_list or definition.returns or header.vararg or header.kwarg:
-        raise scope.fail(definition, "has a decorator, *args or **kwargs.")
-    arguments = [*header.posonlyargs, *header.args, *header.kwonlyargs]
+    if definition.decorator_list or definition.returns or header.vararg or header.kwarg or header.posonlyargs:
+        raise scope.fail(definition, "has a decorator, *args, **kwargs or a `/` among its parameters.")
+    arguments = [*header.args, *header.kwonlyargs]
+    if len({argument.arg for argument in arguments}) != len(arguments):
+        raise scope.fail(definition, "has two parameters of one name.")
     for argument in arguments:
         _name(scope, argument, argument.arg)
-        if argument.arg in _OTHER_BUILTINS:
+        if argument.arg in OTHER_BUILTINS | BUILTINS:
             raise scope.fail(argument, f"gives `{argument.arg}` two meanings.")
         note = argument.annotation
-        is_type = isinstance(note, ast.Constant) and type(note.value) is str and _ANNOTATION.fullmatch(note.value)
+        is_type = isinstance(note, ast.Constant) and type(note.value) is str and ANNOTATION.fullmatch(note.value)
         if not (note is None or is_type or (isinstance(note, ast.Name) and note.id == CONSTEXPR)):
             raise scope.fail(argument, f"computes the annotation of `{argument.arg}`.")
     for default in (*header.defaults, *header.kw_defaults):
@@ -225,7 +228,7 @@ def _header(scope: _Function, definition: ast.FunctionDef) -> None:
 
 
 def _node(scope: _Function, node: ast.AST) -> None:
-    if not isinstance(node, _NODES):
+    if not isinstance(node, NODES):
         raise scope.fail(node, f"holds a {type(node).__name__}, which kernels can't have.")
     if isinstance(node, ast.Constant):
         _constant(scope, node)
@@ -245,14 +248,32 @@ def _node(scope: _Function, node: ast.AST) -> None:
     elif isinstance(node, ast.FormattedValue):
         if node.format_spec is not None:
             raise scope.fail(node, "formats a text.")
-    elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if not all(isinstance(target, (ast.Name, ast.Tuple)) for target in targets):
+    elif isinstance(node, ast.Assign):
+        if not all(isinstance(target, (ast.Name, ast.Tuple)) for target in node.targets):
             raise scope.fail(node, "assigns to something that isn't a name.")
+    elif isinstance(node, ast.AnnAssign):
+        _constant_name(scope, node)
+    elif isinstance(node, ast.Compare):
+        _comparison(scope, node)
+
+
+def _constant_name(scope: _Function, node: ast.AnnAssign) -> None:
+    is_name = isinstance(node.target, ast.Name) and node.simple and node.value is not None
+    if not is_name or _meaning(scope, node.annotation) is not tl.constexpr:
+        raise scope.fail(node, "annotates a name; only `name: tl.constexpr = value` means something to Triton.")
+
+
+def _comparison(scope: _Function, node: ast.Compare) -> None:
+    for operation, sides in zip(node.ops, pairwise([node.left, *node.comparators]), strict=True):
+        if isinstance(operation, (ast.In, ast.NotIn)):
+            raise scope.fail(node, "uses `in`, which Triton doesn't compile.")
+        is_none = any(isinstance(side, ast.Constant) and side.value is None for side in sides)
+        if isinstance(operation, (ast.Is, ast.IsNot)) and not is_none:
+            raise scope.fail(node, "uses `is` for something other than None; compare with `==`.")
 
 
 def _name(scope: _Function, node: ast.AST, name: str) -> None:
-    if name.startswith(_INTERPRETERS) or not name.isidentifier():
+    if reserved(name) or not name.isidentifier():
         raise scope.fail(node, f"names `{name}`, a name that is kept for the grader.")
 
 
@@ -260,7 +281,7 @@ def _free_name(scope: _Function, node: ast.Name) -> None:
     _name(scope, node, node.id)
     bound = node.id in scope.entry["bindings"]
     if isinstance(node.ctx, ast.Store):
-        if bound or node.id in _OTHER_BUILTINS:
+        if bound or node.id in OTHER_BUILTINS | BUILTINS:
             # Where the name isn't assigned yet, compiled code would find the other.
             raise scope.fail(node, f"gives `{node.id}` two meanings.")
         return
@@ -312,7 +333,7 @@ def _meaning(scope: _Function, node: ast.expr) -> Any:
             return member(owner, node.attr)
         except CannotRebuild as problem:
             raise scope.fail(node, f"is refused. {problem}") from None
-    allowed = _VALUE_ATTRIBUTES | (_GLUON_ATTRIBUTES if scope.entry["kind"] == "gluon" else frozenset())
+    allowed = VALUE_ATTRIBUTES | (GLUON_ATTRIBUTES if scope.entry["kind"] == "gluon" else frozenset())
     if node.attr not in allowed or not (owner is _VALUE or isinstance(owner, (tl.dtype, tl.constexpr))):
         raise scope.fail(node, f"reads `.{node.attr}`, which isn't an attribute of tensors, dtypes or descriptors.")
     return _VALUE
@@ -327,6 +348,8 @@ def _call(scope: _Function, node: ast.Call) -> None:
             raise scope.fail(node, f"calls `{called.id}`, which isn't a function of kernels.")
     elif not isinstance(called, ast.Attribute):
         raise scope.fail(node, "calls the result of an expression.")
+    if _meaning(scope, called) is tl.constexpr:
+        raise scope.fail(node, "makes a tl.constexpr; write `name: tl.constexpr = value`.")
     for keyword in node.keywords:
         if keyword.arg is None or keyword.arg.startswith("_"):
             raise scope.fail(node, f"passes {keyword.arg or '**'} to a function.")
@@ -341,6 +364,8 @@ def _loop(scope: _Function, node: ast.For | ast.While) -> None:
     if isinstance(node, ast.For):
         over = node.iter.func if isinstance(node.iter, ast.Call) else None
         is_range = isinstance(over, ast.Name) and over.id == "range" and "range" not in scope.entry["bindings"]
+        if is_range and node.iter.keywords:  # type: ignore[attr-defined]
+            raise scope.fail(node, "gives range() a keyword, which the compiler doesn't read; use tl.range.")
         if over is None or not (is_range or _meaning(scope, over) in (tl.range, tl.static_range) or _is_gluon(over)):
             raise scope.fail(node, "loops over something that isn't range, tl.range or tl.static_range.")
         if not isinstance(node.target, ast.Name):
@@ -358,7 +383,7 @@ def _texts(inner: list[ast.AST]) -> set[int]:
         arguments: list[ast.expr] = []
         if isinstance(node, ast.Call):
             last = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            arguments = list(node.args) if last in _TEXTS else []
+            arguments = list(node.args) if last in TEXTS else []
         elif isinstance(node, ast.Assert) and node.msg is not None:
             arguments = [node.msg]
         found |= {id(argument) for argument in arguments if isinstance(argument, ast.JoinedStr)}

@@ -350,9 +350,35 @@ def random_numbers(x, o, n):
 
 
 @triton.jit
-def element_by_element(x, o, n):
-    i = tl.arange(0, 16)
-    tl.store(o + i, tl.map_elementwise(added, tl.load(x + i), tl.load(x + i)))
+def descriptor_adds(x, o, n):
+    target = tl.make_tensor_descriptor(o, shape=[4, 4], strides=[4, 1], block_shape=[2, 4])
+    source = tl.make_tensor_descriptor(x, shape=[4, 4], strides=[4, 1], block_shape=[2, 4])
+    for j in range(0, 4, 2):
+        target.atomic_add([j, 0], source.load([j, 0]) * 2)
+
+
+@triton.jit
+def loop_without_steps(x, o, n):
+    for j in range(0, 8, n - 8):
+        tl.store(o + j, 1.0)
+
+
+@triton.jit
+def far_loop(x, o, n):
+    for _ in range(n + 2147483630, 2147483647, 8):
+        tl.store(o, 1.0)
+
+
+@triton.jit
+def one_or_two(n):
+    if n > 3:
+        return 1
+    return 2
+
+
+@triton.jit
+def number_from_a_branch(x, o, n):
+    tl.store(o + tl.arange(0, 16), tl.load(x + tl.arange(0, 16)) + one_or_two(n).to(tl.float32))
 
 
 @triton.jit

@@ -195,9 +195,7 @@ class Case:
         return "lowered"
 
     def limited(self, limit_s):
-        return lower_launch(
-            self.described({"x": torch.empty(64)}), self.kernels._compiled, self.kernels.place, limit_s=limit_s
-        )
+        return lower_launch(self.described({"x": torch.empty(64)}), self.kernels._compiled, limit_s=limit_s)
 
 
 def run(twin, programs, args, **constexprs):

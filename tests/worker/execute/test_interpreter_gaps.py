@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
 import gap_kernels as kernels
+import numpy as np
 import pytest
 import torch
 import triton.language as tl
 from running import Tape, run
+from triton.language.extra.cuda import libdevice as cuda_libdevice
+from triton.runtime import interpreter
 
-from grader.worker.execute.language import CannotInterpret
+from grader.worker.execute import libdevice
+from grader.worker.execute.language import CannotInterpret, KernelRaised
+from grader.worker.execute.vocabulary import UNINTERPRETED
 from grader.worker.guards import ContractError
 
 X = torch.arange(16.0)
@@ -168,11 +175,98 @@ def test_interpreted_atomics_of_half_precision(kind: str) -> None:
     assert value.tolist() == [12, 15, 18, 21]
 
 
-def test_interpreter_says_what_it_cannot_run() -> None:
+def test_interpreted_descriptor_adds() -> None:
+    assert torch.equal(result(kernels.descriptor_adds, 8, o=_counts), 4 + 2 * X)
+
+
+def _counts(tape: Tape) -> Any:
+    return tape.op("full.default", [16], 4.0, dtype={"dtype": "float32"}, device={"device": "cuda:0"})
+
+
+def test_interpreted_numbers_from_branches_are_scalars() -> None:
+    assert torch.equal(result(kernels.number_from_a_branch, 8), X + 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "text"),
+    [
+        ("far_loop", "OverflowError", "leaves the range of int32"),
+        ("loop_without_steps", "ValueError", "has to be positive"),
+    ],
+)
+def test_interpreted_failure_is_the_kernels(name: str, kind: str, text: str) -> None:
+    with pytest.raises(KernelRaised, match=text) as raised:
+        result(getattr(kernels, name), 8)
+    assert raised.value.kind == kind
+    assert re.fullmatch(r"gap_kernels\.py:\d+", raised.value.where)
+
+
+def test_operation_that_this_release_cannot_interpret_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(interpreter.InterpreterBuilder, "create_histogram")
     with pytest.raises(
-        CannotInterpret, match=r"gap_kernels.py:\d+: Triton's interpreter can't run this line of element"
+        CannotInterpret, match=r"gap_kernels\.py:\d+: Triton's interpreter can't run this line of orders"
     ):
-        result(kernels.element_by_element, 8)
+        result(kernels.orders, 8)
+
+
+def _device_symbols() -> dict[str, list[str]]:
+    """Symbols of CUDA's library by the function of `libdevice` that calls them."""
+    source = inspect.getsource(cuda_libdevice)
+    functions = re.split(r"^def (\w+)\(", source, flags=re.MULTILINE)[1:]
+    return {name: re.findall(r'"(__nv_\w+)"', body) for name, body in zip(*[iter(functions)] * 2, strict=True)}
+
+
+def test_device_library_is_whole() -> None:
+    symbols = _device_symbols()
+    missing = {
+        symbol
+        for name, found in symbols.items()
+        for symbol in found
+        if name not in UNINTERPRETED and not libdevice.is_bitcast(symbol) and libdevice.function_of(symbol) is None
+    }
+    assert len(symbols) > 150
+    assert missing == set()
+
+
+INT = np.array([1, -1, 0, 1 << 20], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("symbol", "values", "expected"),
+    [
+        ("clz", [INT], [31, 0, 32, 11]),
+        ("ffs", [INT], [1, 1, 0, 21]),
+        ("brev", [INT], [-(2**31), -1, 0, 2**11]),
+        (
+            "byte_perm",
+            [np.array([0x03020100], np.int32), np.array([0x07060504], np.int32), INT[:1] * 0x7531],
+            [0x7050301],
+        ),
+        ("mulhi", [INT << 10, INT << 10], [0, 0, 0, 2**28]),
+        ("umul64hi", [np.array([2**63], np.uint64), np.array([6], np.uint64)], [3]),
+        ("fadd_ru", [np.float32([1]), np.float32([1e-9])], [1.0000001192092896]),
+        ("fadd_rd", [np.float32([1]), np.float32([1e-9])], [1.0]),
+        ("fdiv_rz", [np.float32([-2]), np.float32([3])], [-0.6666666269302368]),
+        ("float2int_rd", [np.float32([-1.5, 3e10, np.nan])], [-2, 2**31 - 1, 0]),
+        ("uint2double_rn", [INT[1:2]], [2.0**32 - 1]),
+        ("double2hiint", [np.float64([1.0])], [0x3FF00000]),
+        ("hiloint2double", [np.array([0x3FF00000], np.int32), INT[2:3]], [1.0]),
+        ("norm3df", [np.float32([1]), np.float32([2]), np.float32([2])], [3.0]),
+    ],
+)
+def test_device_function_is_exact(symbol: str, values: list[Any], expected: list[float]) -> None:
+    function = libdevice.function_of(f"__nv_{symbol}")
+    assert function is not None
+    assert function(*values).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("j0", 0.7651976866), ("y1", -0.7812128213), ("cyl_bessel_i1", 0.5651591040)]
+)
+def test_device_bessel_functions(name: str, expected: float) -> None:
+    function = libdevice.function_of(f"__nv_{name}f")
+    assert function is not None
+    assert function(np.float32([1.0]))[0] == pytest.approx(expected, rel=1e-6)
 
 
 def test_interpreted_assumption_that_does_not_hold_is_refused() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import linecache
+import random
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ pytest.importorskip("triton")
 
 from grader.worker.execute.rebuild import Rebuilt, literal
 from grader.worker.execute.validate import CannotRebuild, check
+from grader.worker.execute.writing import written
 
 LANGUAGE = {"kind": "module", "name": "triton.language"}
 Binding = dict[str, Any]
@@ -197,6 +201,203 @@ def test_literal_is_not_evaluated(text: str) -> None:
 @pytest.mark.parametrize("text", ["-3", "2.5", "'text'", "True", "None", "float('-inf')"])
 def test_literal_plain_values_come_back(text: str) -> None:
     assert literal(text) == eval(text)
+
+
+HIDDEN = """def \\
+ kernel(x):
+    '''
+def kernel(x):
+    tl.core.builtins.open(("hidden").value)
+    # '''
+    tl.store(x, 1)
+"""
+COOKIES = ("# coding: raw_unicode_escape", "# vim: set fileencoding=utf-7 :", "# coding: no_such_codec")
+TEXTS = {
+    "a second header in the docstring": HIDDEN,
+    "a leading form feed": "\fdef kernel(x):\n    tl.store(x, 1)\n",
+    "a form feed": "def kernel(x):\n    y = 1\n\f    tl.store(x, y)\n",
+    "blank lines in a text": "def kernel(x):\n    tl.static_assert('''a\n        \nb''' != '')\n    tl.store(x, 1)\n",
+    "a message of lines": "def kernel(x):\n    tl.static_assert(x, f'''a\n# coding: utf-7\n''')\n    tl.store(x, 1)\n",
+    "other ends of lines": "def kernel(x):\r    y = 1\r\n    tl.store(x, y)\r",
+    "an unseen separator": "def kernel(x):\n    tl.static_assert('a\u2028b' != '')\n    tl.store(x, 1)\n",
+    **{
+        f"{where} {cookie}": text
+        for cookie in COOKIES
+        for where, text in (
+            ("first", f"{cookie}\ndef kernel(x):\n    # \\u000a    tl.store(x, 2)\n    tl.store(x, 1)\n"),
+            ("second", f"def kernel(x):\n    {cookie}\n    # +AAo-    tl.store(x, 2)\n    tl.store(x, 1)\n"),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_triton_reads_what_was_validated(tmp_path: Path, name: str) -> None:
+    given = {**function("pass"), "source": TEXTS[name]}
+    built = Rebuilt([given], tmp_path, interpreted=False)[0]
+    assert ast.dump(built.parse()) == ast.dump(written(check(given)).tree)
+    assert "open" not in built.src
+    assert "(x, 2)" not in built.src
+
+
+def test_text_on_disk_that_was_changed_is_refused(tmp_path: Path) -> None:
+    given = {**function("pass"), "source": HIDDEN}
+    Rebuilt([given], tmp_path, interpreted=False)[0]
+    (path,) = tmp_path.glob("*.py")
+    path.write_text("def kernel(x):\n    tl.store(x, 2)\n")
+    linecache.clearcache()
+    with pytest.raises(CannotRebuild, match="Triton reads other kernel code"):
+        Rebuilt([given], tmp_path, interpreted=False)[0]
+
+
+PLAIN = {"kind": "literal", "text": "None"}
+LAYOUT = {"kind": "import", "module": "triton.experimental.gluon.language._layouts", "name": "BlockedLayout"}
+MALFORMED: dict[str, tuple[str, dict[str, Binding]]] = {
+    "a set that cannot be": ("tl.store(x, V)", {"V": {"kind": "literal", "text": "{[]}"}}),
+    "a module that is not there": (
+        "L",
+        {"L": {"kind": "module", "name": "triton.experimental.gluon.language.nothing"}},
+    ),
+    "a module beside the language": (
+        "L",
+        {"L": {"kind": "import", "module": "triton.experimental.gluon.languagex", "name": "x"}},
+    ),
+    "a layout of wrong fields": ("L", {"L": {"kind": "layout", "class": LAYOUT, "members": {"strange": PLAIN}}}),
+    "a layout of wrong values": (
+        "L",
+        {
+            "L": {
+                "kind": "layout",
+                "class": LAYOUT,
+                "members": dict.fromkeys(("size_per_thread", "threads_per_warp", "warps_per_cta", "order"), PLAIN),
+            }
+        },
+    ),
+    "unpacking alone": ("y = *x", {}),
+    "unpacking twice": ("*y, *z = x", {}),
+    "a binding of a helper": ("tl.store(x, 1)", {"_interpreted_assigned": PLAIN}),
+    "a binding of the builtins": ("tl.store(x, 1)", {"__builtins__": PLAIN}),
+    "a binding of the interpreter": ("tl.store(x, 1)", {"interpreter_builder": PLAIN}),
+    "unknown to the interpreter": ("tl.store(x, tl.extra.cuda.num_warps())", {}),
+    "element by element": ("tl.store(x, tl.map_elementwise(x, x))", {}),
+}
+
+
+@pytest.mark.parametrize("interpreted", [False, True])
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_function_is_refused(tmp_path: Path, name: str, interpreted: bool) -> None:
+    body, names = MALFORMED[name]
+    with pytest.raises(CannotRebuild):
+        Rebuilt([function(body, **names)], tmp_path, interpreted=interpreted)[0]
+
+
+PIECES = (
+    *(
+        "\\\n",
+        "\f",
+        "\t",
+        "\r",
+        "\n",
+        "\n    ",
+        "\0",
+        "\ufeff",
+        "\ud800",
+        "\u2028",
+        "é",
+        "#",
+        "# coding: utf-7\n",
+        "'''",
+        "'",
+    ),
+    *(
+        "def k(",
+        "def ",
+        "*",
+        "**",
+        ", /",
+        ", *",
+        ":",
+        ":=",
+        "(",
+        ")",
+        "[",
+        "]",
+        "{",
+        "}",
+        "f'{x!r}'",
+        "lambda: ",
+        "@",
+        ";",
+        "~",
+    ),
+    *(
+        "x",
+        "tl",
+        "tl.store",
+        "kernel",
+        "1e999",
+        "0x" + "f" * 40,
+        "1_0",
+        "None",
+        " in ",
+        " is ",
+        "...",
+        "b'1'",
+        "1j",
+        "yield ",
+    ),
+    *(
+        " if x else ",
+        " for x in x",
+        "return",
+        "async ",
+        "await ",
+        "del x",
+        "global x",
+        "import os",
+        "x: int = 1",
+        "x = x = 1",
+    ),
+)
+
+
+def mangled(seed: int) -> str:
+    """Code of the language with pieces put in, taken out and doubled."""
+    chance = random.Random(seed)
+    text = function(ALLOWED[chance.choice(list(ALLOWED))])["source"] + "\n"
+    for _ in range(chance.choice((0, 1, 1, 1, 2))):
+        at = chance.randrange(len(text))
+        cut = chance.choice((0, 0, 1, chance.randint(0, 12)))
+        text = text[:at] + chance.choice((*PIECES, text[at : at + cut])) + text[at + cut :]
+    return text
+
+
+def rebuilt_or_refused(folder: Path, given: Binding) -> bool:
+    for interpreted in (False, True):
+        try:
+            built = Rebuilt([given], folder, interpreted=interpreted)[0]
+        except CannotRebuild:
+            return False
+        if not interpreted:
+            assert ast.dump(built.parse()) == ast.dump(written(check(given)).tree)
+    return True
+
+
+@pytest.mark.parametrize("first", [0, pytest.param(1000, marks=pytest.mark.slow)])
+def test_mangled_source_is_rebuilt_whole_or_refused(tmp_path: Path, first: int) -> None:
+    seeds = range(first, first * 10 or 400)
+    found = [rebuilt_or_refused(tmp_path, {**function("pass"), "source": mangled(seed)}) for seed in seeds]
+    assert 0.05 < sum(found) / len(found) < 0.95
+
+
+def test_mangled_literal_is_a_value_or_refused() -> None:
+    chance = random.Random(0)
+    for _ in range(3000):
+        text = "".join(chance.choices("[]{}()-+.:,*'\"\\\n\t 01jeNonetrueTbf_x#", k=chance.randint(1, 8)))
+        try:
+            assert type(literal(text)) in (bool, int, float, str, type(None))
+        except CannotRebuild:
+            continue
 
 
 def test_rebuilt_function_sees_few_builtins(tmp_path: Path) -> None:
