@@ -10,7 +10,7 @@ from grader.judge import Judge, Submission, attention, check
 from grader.judge.benchmark_table import judge_benchmark, judge_plot
 from grader.judge.codegen import judge_forward_codegen
 from grader.judge.fa2_traffic import judge_fa2_traffic
-from grader.judge.kernel_work import judge_kernel_work
+from grader.judge.kernel_work import FORWARD, judge_kernel_work
 from grader.profiles import list_profiles, load_profile
 
 COURSE = Path(__file__).resolve().parents[2]
@@ -71,7 +71,7 @@ def test_waves_and_utilisation_of_this_profile(submission: Submission, judge: Ju
 @check("kernel-does-the-work")
 def test_output_comes_from_a_triton_kernel(submission: Submission, judge: Judge) -> None:
     """What the launcher does is recorded: launches whose results are returned, and beside them only what it may do."""
-    case = attention.case(judge.rng(), q_len=32, k_len=48, head_dim=64)
+    case = attention.case(judge.rng(), **FORWARD, head_dim=64)
     tensors = attention.to_tensors(case, submission.device)
     value = judge_kernel_work(judge, submission, attention.FUNCTION, tensors, causal=False)
     attention.judge_forward(judge, case, *attention.check_forward(value, case, submission.device))

@@ -23,7 +23,7 @@ from grader.judge.backward.checks import judge_linear_memory, judge_program_orde
 from grader.judge.backward.codegen import judge_backward_codegen
 from grader.judge.backward.specimens import GRADIENTS, RIGHT
 from grader.judge.backward.trial import own_report, shapes, try_harness
-from grader.judge.kernel_work import judge_kernel_work
+from grader.judge.kernel_work import BACKWARD, judge_kernel_work
 from grader.report.model import Diagnosis
 from grader.sandbox.failures import SubmissionRaised
 from grader.sandbox.wire import Tensor
@@ -122,7 +122,7 @@ def _require_own_kernels(
 @check("kernel-does-the-work")
 def test_gradients_come_from_triton_kernels(submission: Submission, judge: Judge) -> None:
     """What the launcher does is recorded: launches whose results are returned, and beside them only what it may do."""
-    asked = judging.problem(judge.rng(), q_len=40, k_len=50, head_dim=64, causal=True)
+    asked = judging.problem(judge.rng(), **BACKWARD, head_dim=64, causal=True)
     tensors = asked.arguments(submission.device)
     value = judge_kernel_work(judge, submission, judging.BACKWARD, tensors, **asked.options())
     judging.judge_gradients(judge, asked, judging.check_gradients(value, asked.case, submission.device))

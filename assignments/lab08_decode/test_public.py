@@ -13,7 +13,7 @@ from grader.judge.decode import appending, attending, cache, rotary
 from grader.judge.decode.benchmark import judge_decode_benchmark
 from grader.judge.decode.codegen import decode_launch, judge_decode_codegen
 from grader.judge.decode.traffic import judge_decode_traffic
-from grader.judge.kernel_work import judge_kernel_work
+from grader.judge.kernel_work import DECODED, judge_kernel_work
 from grader.profiles import list_profiles, load_profile
 
 COURSE = Path(__file__).resolve().parents[2]
@@ -70,7 +70,7 @@ def test_splits_of_more_heads_than_a_card_has_sms_are_merged(submission: Submiss
 @pytest.mark.parametrize("splits", [1, 3])
 def test_output_comes_from_triton_kernels(submission: Submission, judge: Judge, splits: int) -> None:
     """What the launcher does is recorded: launches whose results are returned, and beside them only what it may do."""
-    case = cache.case(judge.rng(), lens=(150, 37), num_splits=splits)
+    case = cache.case(judge.rng(), lens=DECODED, num_splits=splits)
     tensors, options = cache.to_tensors(case, submission.device), attending.options(case)
     value = judge_kernel_work(judge, submission, attending.FUNCTION, tensors, module=attending.MODULE, **options)
     attending.judge_decode(judge, case, *attending.check_decode(value, case, submission.device))

@@ -172,10 +172,7 @@ class _Validator:
         if len(values) != count:
             raise InvalidTape(f"{place}.values: {len(values)} numbers for the shape {step['shape']}.")
         for value in values:
-            if type(value) not in (bool, int, float):
-                raise InvalidTape(f"{place}.values: a {type(value).__name__}; expected numbers.")
-            if type(value) is int:
-                a_whole(value, f"{place}.values", -(2**63), 2**64 - 1)
+            _number(value, step["dtype"], f"{place}.values")
         self._out(step, place)
         if len(step["out"]) != 1:
             raise InvalidTape(f"{place}.out: {len(step['out'])} ids; expected one.")
@@ -367,6 +364,21 @@ _NAMED: dict[str, Callable[[str], object]] = {
     "layout": LAYOUTS.__contains__,
     "memory_format": MEMORY_FORMATS.__contains__,
 }
+
+
+def _number(value: Any, dtype: str, place: str) -> None:
+    """One of a constant's numbers."""
+    if type(value) not in (bool, int, float):
+        raise InvalidTape(f"{place}: a {type(value).__name__}; expected numbers.")
+    if dtype == "bool":
+        if type(value) is not bool:
+            raise InvalidTape(f"{place}: got {shown(value)}; expected true or false.")
+    elif dtype.startswith(("int", "uint")):
+        bits = int(dtype.removeprefix("u").removeprefix("int"))
+        low = 0 if dtype.startswith("u") else -(1 << bits - 1)
+        a_whole(value, place, low, low + (1 << bits) - 1)
+    elif type(value) is int:
+        a_whole(value, place, -(2**63), 2**64 - 1)
 
 
 def _option(name: str, value: Any, place: str) -> None:

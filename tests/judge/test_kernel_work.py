@@ -11,11 +11,12 @@ from small_submission import small_submission
 
 pytest.importorskip("triton")
 
-from grader.judge.kernel_work import UNUSED, judge_kernel_work
+from grader.judge.kernel_work import BACKWARD, DECODED, FORWARD, UNUSED, judge_kernel_work
 from grader.report.model import Diagnosis
 from grader.sandbox.failures import SubmissionRaised
 from grader.sandbox.submission import Submission
 from grader.sandbox.wire import Tensor
+from grader.worker import rules
 
 SOURCE = """
 import torch, triton
@@ -77,7 +78,7 @@ def test_kernel_work_of_other_work_fails_with_its_line(
 
 
 def test_kernel_work_of_a_call_without_a_kernel_fails(submission: Submission) -> None:
-    with pytest.raises(Failed, match="comes from a Triton kernel") as failed:
+    with pytest.raises(Failed, match="No Triton kernel wrote a result") as failed:
         judge_kernel_work(Judge(), submission, "no_kernel", [X])
     assert failed.value.diagnosis == UNUSED
 
@@ -85,3 +86,24 @@ def test_kernel_work_of_a_call_without_a_kernel_fails(submission: Submission) ->
 def test_kernel_work_of_a_failing_launcher_says_how_it_failed(submission: Submission) -> None:
     with pytest.raises(SubmissionRaised, match="mine"):
         judge_kernel_work(Judge(), submission, "broken", [X])
+
+
+def _pairs(lengths: dict[str, int]) -> int:
+    return lengths["q_len"] * lengths["k_len"]
+
+
+@pytest.mark.parametrize(
+    ("products", "pairs", "returned", "own"),
+    [
+        (2, _pairs(FORWARD), FORWARD["q_len"], FORWARD["q_len"]),
+        (5, _pairs(BACKWARD) // 2, BACKWARD["q_len"] + 2 * BACKWARD["k_len"], BACKWARD["q_len"]),
+        (2, sum(DECODED), len(DECODED), len(DECODED)),
+    ],
+    ids=["forward", "backward", "decode"],
+)
+def test_lengths_take_far_more_arithmetic_than_a_launcher_may_do(
+    products: int, pairs: int, returned: int, own: int
+) -> None:
+    """In rows of head_dim numbers: a product of torch's goes over each twice, to multiply and to add up."""
+    partials = rules.SCRATCH_PASSES * rules.SCRATCH_PART * returned
+    assert 2 * products * pairs > 3 * (rules.PASSES * (own + returned) + partials)

@@ -99,6 +99,25 @@ FORBIDDEN: dict[str, tuple[Launcher, str]] = {
     "mask by values": (lambda c: torch.where(c.q > 0, c.q, 0.0), r"torch\.gt on `q`"),
     "boolean index": (lambda c: c.q[torch.ones(2, dtype=torch.bool)], r"torch\.index"),
     "accumulate": (lambda c: torch.zeros(2, 8, 16).index_put_((torch.tensor([0]),), c.q[:1], True), r"index_put"),
+    "scatter that multiplies": (
+        lambda c: c.q.clone().scatter(-1, torch.arange(16).expand(2, 8, 16), c.k, reduce="multiply"),
+        r"torch\.scatter on `k` and `q`: a move that computes \(scatter\.reduce\)",
+    ),
+    "scatter of a number": (
+        lambda c: c.q.clone().scatter_(-1, torch.arange(16).expand(2, 8, 16), 3.0, reduce="add"),
+        r"a move that computes \(scatter\.value_reduce\)",
+    ),
+    "scatter_add": (
+        lambda c: torch.zeros(2, 8, 16).scatter_add(-1, torch.arange(16).expand(2, 8, 16), c.part[0]),
+        r"a move that computes",
+    ),
+    "index_add": (lambda c: torch.zeros(8, 16).index_add(0, torch.arange(8), c.part[0, 0]), r"a move that computes"),
+    "put that accumulates": (
+        lambda c: torch.zeros(8).put_(torch.arange(8), c.part[0, 0, 0, :8], accumulate=True),
+        r"torch\.put on what a kernel wrote",
+    ),
+    "reciprocal of an input": (lambda c: torch.tensor(1.0) / c.q, r"torch\.div on `q`|torch\.reciprocal on `q`"),
+    "list of tensors": (lambda c: torch._foreach_mul([c.q], 2.0), r"torch\.foreach_mul on `q`"),
     "write to an input": (lambda c: c.q.mul_(0.5), r"writes to the input `q`"),
     "write through a view": (lambda c: c.k[0].zero_(), r"writes to the input `k`"),
     "out= an input": (lambda c: torch.mul(c.q, 0.5, out=c.k), r"writes to the input `k`"),
@@ -190,6 +209,97 @@ def test_operator_unknown_name_is_refused(name: str) -> None:
 
 def test_operator_finds_the_dispatchers_own() -> None:
     assert operator("aten.clone.default") is torch.ops.aten.clone.default
+
+
+MASK, Q, K, PART = torch.ones(2, 8, 16, dtype=torch.bool), "q", "k", "part"
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs", "match"),
+    [
+        ("where.self", [], {"condition": "lens", "self": Q, "other": Q}, "takes places from `lens`"),
+        ("masked_fill.Scalar", [], {"self": K, "mask": "lens", "value": 0.0}, "takes places from `lens`"),
+        ("index.Tensor", [], {"self": "cache", "indices": ["lens"]}, "takes places from `lens`"),
+        ("mul.Tensor", [Q], {"other": Q}, "torch.mul on `q`"),
+        ("mul.Tensor", [], {"self": Q, "other": PART}, "torch.mul on `q` and what a kernel wrote"),
+        ("index_put.default", [], {"self": PART, "indices": ["lens"], "values": PART, "accumulate": True}, "index_put"),
+        ("mul.out", [PART, 2.0], {"out": PART}, r"with out=.*copy_"),
+        ("mul_.Tensor", [], {"self": Q, "other": 2.0}, "writes to the input `q`"),
+        ("as_strided.default", [], {"self": Q, "size": [999], "stride": [1]}, "reaches beyond"),
+        ("empty.memory_format", [], {"size": [1 << 40]}, "a call may make"),
+        ("mul.Tensor", [Q, 2.0], {"other": 2.0}, "arguments that it doesn't take .too many"),
+        ("mul.Tensor", [Q, 2.0, 3.0], {}, "arguments that it doesn't take .too many"),
+        ("mul.Tensor", [Q], {"others": 2.0}, "an unknown one, 'others'"),
+        ("as_strided.default", [5, [1], [1]], {}, "5 for self, which takes Tensor"),
+        ("empty.memory_format", [[4]], {"layout": 1}, "1 for layout"),
+        ("empty.memory_format", [[4]], {"dtype": 6}, "6 for dtype"),
+        ("empty.memory_format", [[4]], {"device": "meta"}, "'meta' for device"),
+        ("clone.default", [Q], {"memory_format": 0}, "0 for memory_format"),
+        ("full.default", [[4], Q], {}, "for fill_value, which takes number"),
+    ],
+)
+def test_check_looks_at_arguments_by_name(name: str, args: list[Any], kwargs: dict[str, Any], match: str) -> None:
+    call = Call()
+
+    def tensors(value: Any) -> Any:
+        return [tensors(item) for item in value] if isinstance(value, list) else getattr(call, str(value), value)
+
+    given = {key: tensors(value) if key != "device" else value for key, value in kwargs.items()}
+    with pytest.raises(Forbidden, match=match):
+        call.checker.check(operator(f"aten.{name}"), tensors(args), given)
+
+
+def test_check_mask_that_a_kernel_wrote_is_arithmetic_of_its_own() -> None:
+    call = Call()
+    call.run(lambda c: torch.where(c.part > 0, c.part, 0.0))
+    assert call.checker._done == 3 * call.part.numel()
+    with pytest.raises(Forbidden, match=r"torch\.where on `k` and what a kernel wrote"):
+        call.run(lambda c: torch.where(c.part[0] > 0, c.k, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("launcher", "numbers"),
+    [
+        (lambda c: c.part * c.part, 1),
+        (lambda c: torch.addcmul(c.part, c.part, c.part), 2),
+        (lambda c: torch.lerp(c.part, c.part, c.part), 2),
+        (lambda c: c.part.double().exp(), 2),
+        (lambda c: torch.view_as_complex(c.part.unflatten(-1, (-1, 2))).mul_(2.0), 2),
+        (lambda c: c.part[..., None] * c.part[..., :1, None, :], 16),
+        (lambda c: c.part.sum(), 1),
+    ],
+)
+def test_check_counts_the_numbers_that_an_operation_goes_over(launcher: Launcher, numbers: int) -> None:
+    call = Call()
+    call.run(launcher)
+    assert call.checker._done == numbers * call.part.numel()
+
+
+def test_finish_results_count_once_and_as_far_as_they_lie_apart() -> None:
+    call = Call()
+    call.checker._scratch.clear()
+    size = call.q.numel() + call.k.numel() + 10  # what the launcher may compute with: q, k, lens, positions
+    result = call.run(lambda c: torch.zeros(16))
+    views = [result, result[:4], result.expand(1000, 16), result.as_strided((9, 8), (1, 1))]
+    call.checker._done = rules.ROPE_PASSES * (size + 16) + rules.SPARE
+    call.checker.finish(views)
+    call.checker._done += 1
+    with pytest.raises(Forbidden, match=f"for {size + 16} that it may compute with and returns"):
+        call.checker.finish(views)
+
+
+def test_finish_large_results_count_as_what_the_call_is_given() -> None:
+    call = Call()
+    call.checker._done = 1 << 24
+    with pytest.raises(Forbidden, match="arithmetic on"):
+        call.checker.finish([torch.zeros(1 << 24)])
+
+
+def test_finish_moves_are_bounded_too() -> None:
+    call = Call()
+    result = call.run(lambda c: c.q[:, :, None].expand(2, 8, 128, 16).clone())
+    with pytest.raises(Forbidden, match=r"copies, or computes of its own numbers, 32768 numbers"):
+        call.checker.finish([result[:1, :1, 0].clone()])
 
 
 def test_check_malformed_arguments_are_refused_clearly() -> None:

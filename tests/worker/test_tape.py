@@ -197,6 +197,8 @@ FORGED: dict[str, tuple[str, Any, str]] = {
     "constants' shape": ("steps.1.shape", [3], "2 numbers for the shape"),
     "constants that claim much": ("steps.1.shape", [1 << 30, 1 << 30], "more than 65536 numbers"),
     "constants that are text": ("steps.1.values", ["1", "2"], "expected numbers"),
+    "constants beyond their type": ("steps.1.values", [1, 1 << 31], "expected an integer from -2147483648 to"),
+    "constants that are no integers": ("steps.1.values", [1, float("nan")], "expected an integer"),
     "constants of two": ("steps.1.out", [2, 3], "expected one"),
     "choice in a choice": ("steps.3.candidates.0.steps.0", {"do": "choice"}, "a step 'choice'"),
     "choice of nothing": ("steps.3.candidates", [], "expected at least one"),
@@ -257,3 +259,26 @@ def test_validate_descriptor_cycle_is_refused() -> None:
     made["result"] = cycle
     with pytest.raises(InvalidTape, match="nested deeper"):
         validate(made)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        *(("int8", 128), ("int8", -129), ("uint8", 256), ("uint64", -1), ("uint64", 1 << 64), ("int64", (1 << 64) - 1)),
+        *(("bool", 1), ("int32", True), ("int32", 1.0), ("float32", "1"), ("float16", 1 << 64), ("float64", None)),
+    ],
+)
+def test_validate_numbers_that_a_type_does_not_hold_are_refused(dtype: str, value: Any) -> None:
+    step = {"do": "constant", "dtype": dtype, "shape": [1], "values": [value], "out": [0], "where": "launcher.py:1"}
+    tape: dict[str, Any] = {"version": 1, "functions": [], "inputs": {}, "steps": [step], "result": None}
+    with pytest.raises(InvalidTape, match="values"):
+        validate(tape)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("int8", -128), ("uint64", (1 << 64) - 1), ("bool", True), ("float16", 1e30), ("float32", (1 << 64) - 1)],
+)
+def test_validate_numbers_of_a_type_pass(dtype: str, value: Any) -> None:
+    step = {"do": "constant", "dtype": dtype, "shape": [1], "values": [value], "out": [0], "where": "launcher.py:1"}
+    validate({"version": 1, "functions": [], "inputs": {}, "steps": [step], "result": None})

@@ -153,7 +153,8 @@ class Bounds:
         stops = np.array([region.stop for region in self.regions], np.uint64)
         inside = position >= 0
         if self.regions:
-            inside &= live + np.uint64(width) <= stops[position]
+            # A sum of address and width would come round near the end of the address space.
+            inside &= live <= stops[position] - np.uint64(width)
         if not inside.all():
             raise OutOfBounds(self._fault(int(live[~inside][0]), width, loads, stores))
         found = [(self.regions[index], live[position == index]) for index in np.unique(position)]

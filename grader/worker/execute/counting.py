@@ -146,19 +146,19 @@ class Counter:
                         entry.stored_bytes += region.stored
         self._split_padding(tensors, memory, results)
         records = [launched.record for launched in self.launches]
-        scratch = {
-            region.storage.start: region.storage.size
-            for launched in self.launches
-            for region in launched.regions
-            if names[region.storage.start].startswith(("scratch:", "tmp:"))
-        }
+        launched_with = {region.storage.start for launched in self.launches for region in launched.regions}
+        scratch = {True: 0, False: 0}
+        for storage in memory:
+            of_launch = storage.start in launched_with
+            if names.get(storage.start, "" if of_launch else "tmp:").startswith(("scratch:", "tmp:")):
+                scratch[of_launch] += storage.size
         return Traffic(
             launches=len(records),
             records=records,
             tensors=tensors,
             loaded_bytes=sum(record.loaded_bytes for record in records),
             stored_bytes=sum(record.stored_bytes for record in records),
-            scratch_bytes=sum(scratch.values()),
+            scratch_bytes=max(scratch.values()),
             operations=dict(operations),
         )
 

@@ -10,7 +10,7 @@ from triton.runtime.jit import TensorWrapper
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..guards import ContractError
-from ..rules import MOVES, Checker, Forbidden, operator
+from ..rules import MOVES, Checker, Forbidden, arranged, operator
 from ..tape import JSON
 from ..tensors import TORCH_DTYPES
 from .memory import Memory
@@ -75,7 +75,10 @@ class Operations:
 
     def constant(self, step: JSON) -> None:
         """Make a tensor of numbers that the launcher wrote down itself."""
-        plain = torch.tensor(step["values"], dtype=TORCH_DTYPES[step["dtype"]]).reshape(step["shape"])
+        dtype, values = TORCH_DTYPES[step["dtype"]], step["values"]
+        if dtype.is_floating_point:
+            values = list(map(float, values))  # torch takes no integers beyond int64 for them
+        plain = torch.tensor(values, dtype=dtype).reshape(step["shape"])
         self.tensors[step["out"][0]] = self.memory.adopt(plain.to(self.memory.device), step["where"])
 
     def perform(self, step: JSON) -> None:
@@ -90,6 +93,7 @@ class Operations:
         try:
             function = operator(step["name"])
             self.checker.check(function, args, kwargs)
+            args, kwargs = arranged(function, args, kwargs)
             result = function(*args, **kwargs)
         except Forbidden as problem:
             raise ContractError(f"{step['where']}: {problem}") from problem
@@ -103,7 +107,7 @@ class Operations:
         written = any(item.alias_info is not None and item.alias_info.is_write for item in function._schema.arguments)
         if written or (base not in _UNSET and any(self.memory.of(item) is None for item in made)):
             self.counts[step["name"]] = self.counts.get(step["name"], 0) + 1
-        kept = [self._kept(item, base, step["where"], args) for item in made]
+        kept = [self._kept(item, base, step["where"], [args, kwargs]) for item in made]
         self.checker.note(function, args, kwargs, kept)
         if self.shadow is not None:
             self.shadow.follow(function, base, args, kwargs, kept, self.memory)

@@ -17,6 +17,7 @@ from ..calls import Arguments, ResultLeaves
 from ..codec import Encoder
 from ..gpu_target import Target
 from ..guards import ContractError
+from ..plain import shown
 from ..rules import Checker, Forbidden
 from ..stand_in_driver import StandInDriver
 from ..tape import JSON, validate
@@ -301,6 +302,19 @@ def _require_kernel(replay: Replay, arguments: Arguments) -> None:
             raise ContractError(f"No Triton kernel wrote {name} of the call.")
 
 
+def _check_gradients(gradients: dict[str, Any], arguments: Arguments) -> None:
+    """Raises ContractError where a tape has other gradients than the call asks for."""
+    tensors = [guard for guard in arguments.guarded if isinstance(guard, GuardedTensor)]
+    asked = any(guard.name.startswith("cotangents[") for guard in tensors)
+    shapes = {guard.name: guard.leaf.shape for guard in tensors if asked and guard.leaf.requires_grad}
+    if gradients.keys() != shapes.keys():
+        wanted = ", ".join(shapes) or "none"
+        raise ContractError(f"The recorded call has gradients by {shown(list(gradients))}; expected {wanted}.")
+    for name, made in gradients.items():
+        if made is not None and tuple(made.shape) != tuple(shapes[name]):
+            raise ContractError(f"The gradient by {name} has shape {tuple(made.shape)}; expected {shapes[name]}.")
+
+
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, Record) else value
 
@@ -310,6 +324,7 @@ def _reply(
 ) -> tuple[Json, list[Bytes]]:
     """Results, written down before anything overwrites them, and the checks of what the run may not change."""
     value, gradients = replay.result(), replay.gradients()
+    _check_gradients(gradients, arguments)
     made = [item for item in tree_leaves([_plain(value), gradients]) if isinstance(item, torch.Tensor)]
     try:
         replay.operations.checker.finish(made)

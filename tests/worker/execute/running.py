@@ -110,10 +110,12 @@ class Tape:
 
 def leaf(tensor: torch.Tensor, device: str = "cpu") -> Leaf:
     """A tensor as the judge sends it: values, and where they lie."""
-    raw = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().copy() if tensor.numel() else np.empty(0, np.uint8)
+    plain = tensor.detach()
+    raw = plain.contiguous().reshape(-1).view(torch.uint8).numpy().copy() if tensor.numel() else np.empty(0, np.uint8)
     strides = None if tensor.is_contiguous() else tuple(tensor.stride())
     shape = tuple(tensor.shape)
-    return Leaf("tensor", DTYPE_NAMES[tensor.dtype], shape, raw, shape, strides, tensor.storage_offset(), device, False)
+    place = (strides, tensor.storage_offset(), device, tensor.requires_grad)
+    return Leaf("tensor", DTYPE_NAMES[tensor.dtype], shape, raw, shape, *place)
 
 
 def _no_ref(ref: HostRef) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import triton
@@ -11,7 +12,8 @@ import triton.language as tl
 from running import Tape, run
 from triton.runtime import interpreter
 
-from grader.worker.execute.bounds import OutOfBounds
+from grader.worker.execute.bounds import Bounds, OutOfBounds, region_of
+from grader.worker.execute.memory import Memory
 from grader.worker.guards import ContractError
 
 ROWS = torch.randn(6, 16)
@@ -177,3 +179,20 @@ def test_bounds_store_to_an_input_is_refused_at_its_line() -> None:
     with pytest.raises(ContractError, match=rf"test_bounds.py:{line}: store_to_input stores to its input `x`"):
         run(tape.returning(o), {"x": ROWS})
     assert run(tape.returning(None), {"x": ROWS}, mutable=("x",))["mutated"]["x"].shape == (6, 16)
+
+
+def test_touch_addresses_at_the_end_of_all_memory_are_outside() -> None:
+    """An address and a width whose sum comes round to 0."""
+    memory = Memory("cpu")
+    first, second = (memory.allocate((16,), (1,), torch.float32) for _ in range(2))
+    regions = [region_of(storage, "x") for tensor in (first, second) if (storage := memory.of(tensor))]
+    bounds = Bounds("kernel", regions, lambda file, line: "")
+    last = np.uint64(2**64 - 4)
+    for address in (last, last + np.uint64(2)):
+        live = np.array([first.data_ptr(), address], np.uint64)
+        with pytest.raises(OutOfBounds):
+            bounds.touch(live, 4, loads=True, stores=False)
+    both = np.array([first.data_ptr(), second.data_ptr() + 60], np.uint64)
+    assert len(bounds.touch(both, 4, loads=True, stores=False)) == 2
+    with pytest.raises(OutOfBounds):
+        bounds.touch(both + np.uint64(1), 4, loads=True, stores=False)

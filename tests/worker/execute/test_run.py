@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import triton
@@ -14,6 +16,7 @@ from grader.worker.tape import InvalidTape
 from grader.worker.wire import Record
 
 X = torch.arange(64.0)
+LEAF = torch.arange(64.0).requires_grad_()
 
 
 @triton.jit
@@ -85,8 +88,38 @@ def test_run_gradients_come_back_by_input() -> None:
     o, gradient = tape.empty(64), tape.empty(64)
     tape.launch(scaled_copy, [4], x, o, 64, 2.0, BLOCK=16)
     tape.launch(scaled_copy, [4], cotangent, gradient, 64, 3.0, BLOCK=16)
-    reply = run(tape.returning(o, gradients={"x": gradient}), {"x": X}, cotangents=[X + 1])
+    reply = run(tape.returning(o, gradients={"x": gradient}), {"x": LEAF}, cotangents=[X + 1])
     assert torch.equal(reply["gradients"]["x"], 3 * (X + 1))
+
+
+def _with_gradients(gradients: dict[str, int]) -> dict[str, Any]:
+    tape = Tape()
+    x, cotangent, y = tape.input("x"), tape.cotangent(), tape.input("y")
+    tape.launch(scaled_copy, [4], x, o := tape.empty(64), 64, 2.0, BLOCK=16)
+    tape.launch(scaled_copy, [4], cotangent, y_like := tape.empty(32), 32, 2.0, BLOCK=16)
+    assert (x, y, o, y_like) == ({"t": 0}, {"t": 2}, {"t": 3}, {"t": 4})
+    return tape.returning(o, gradients={name: {"t": number} for name, number in gradients.items()})
+
+
+@pytest.mark.parametrize(
+    ("gradients", "match"),
+    [
+        ({"x": 3, "y": 3}, "gradients by x, y; expected x"),
+        ({}, "gradients by nothing; expected x"),
+        ({"z": 3}, "gradients by z; expected x"),
+        ({"x": 4}, r"The gradient by x has shape \(32,\); expected \(64,\)"),
+    ],
+)
+def test_run_gradients_are_those_that_the_call_asks_for(gradients: dict[str, int], match: str) -> None:
+    with pytest.raises(ContractError, match=match):
+        run(_with_gradients(gradients), {"x": LEAF, "y": X}, cotangents=[X])
+
+
+def test_run_without_cotangents_has_no_gradients() -> None:
+    tape = Tape()
+    o = copied(tape)
+    with pytest.raises(ContractError, match="gradients by x; expected none"):
+        run(tape.returning(o, gradients={"x": o}), {"x": LEAF})
 
 
 def test_run_unwritten_elements_are_nan() -> None:
