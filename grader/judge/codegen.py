@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import starmap
 from typing import Any, NoReturn, Protocol
 
@@ -40,7 +41,7 @@ LEAST_S = 0.2
 """And of each candidate's, however many there are."""
 LONGER = 8
 """Times that budget where no row was finished within it."""
-JUDGED_ROWS = 192
+JUDGED_ROWS = 64
 LABEL = "the recorded launches"
 CHANGE, LEAST_MOVED = 0.02, 0.5
 """With wrong products at least half of a result's elements move by more than 2 % of their size."""
@@ -143,8 +144,12 @@ def judge_codegen(
     Args:
         tensor_cores, async_copies: whether the kernels that multiply need them.
     """
-    for recorded, cards in _tapes(submission, call, profiles):
-        reports = compiled(recorded, cards)
+    begun = [(recorded, cards, compiling(recorded, cards)) for recorded, cards in _tapes(submission, call, profiles)]
+    for recorded, cards, compiled in begun:
+        problem = None
+        if not recorded.autotuned:  # Else the compiler decides which candidates are run.
+            problem = _problem(partial(_execute, judge, recorded, call.compare, [None], counted=tensor_cores))
+        reports = compiled()
         if not reports:
             judge.fail("No Triton kernel was launched, so there is no code to look at.")
         for profile in cards:
@@ -154,7 +159,19 @@ def judge_codegen(
                 worst = failures[0]
                 more = f" And {len(failures) - 1} more." if len(failures) > 1 else ""
                 judge.fail(worst.text + more, diagnosis=Diagnosis(id=worst.id, text=TEXTS[worst.id]))
-        _execute(judge, recorded, call.compare, _left(reports, cards), counted=tensor_cores)
+        if problem is not None:
+            raise problem
+        if recorded.autotuned:
+            _execute(judge, recorded, call.compare, _left(reports, cards), counted=tensor_cores)
+
+
+def _problem(run: Callable[[], None]) -> Exception | None:
+    """What a run raised, for later: the compiler's findings come first."""
+    try:
+        run()
+    except Exception as problem:  # noqa: BLE001 - raised again by the caller
+        return problem
+    return None
 
 
 def _tapes(
@@ -182,10 +199,11 @@ def _tapes(
     yield from found
 
 
-def compiled(recorded: Recorded, profiles: Sequence[HardwareProfile]) -> list[KernelReport]:
-    """A tape's launches, each compiled for the capabilities of those cards."""
+def compiling(recorded: Recorded, profiles: Sequence[HardwareProfile]) -> Callable[[], list[KernelReport]]:
+    """Begin to compile a tape's launches for the capabilities of those cards; gives their reports when called."""
     capabilities = [profile.sm for profile in profiles if profile.sm is not None]
-    return read_reports(recorded.compile(list(dict.fromkeys(capabilities))))
+    begun = recorded.compile(list(dict.fromkeys(capabilities)))
+    return lambda: read_reports(begun())
 
 
 def _execute(

@@ -138,15 +138,27 @@ class Executor:
 
     def compile(
         self, tape: Tape, inputs: Sequence[Input], rules: dict[str, Any], capabilities: Sequence[int], *, doing: str
-    ) -> Any:
-        """Machine code of a tape's launches for each compute capability; see `grader.kernels.compile`."""
+    ) -> Callable[[], Any]:
+        """Begin to compile a tape's launches for each compute capability, beside what is asked next.
+
+        Returns:
+            a function that waits for the reports and gives them; see `grader.kernels.compile`.
+        """
         body = {
             "tape": tape,
             "inputs": [item.to_wire() for item in inputs],
             "rules": rules,
             "capabilities": list(capabilities),
         }
-        return self._request("compile", body, self._limits.compile_s, doing)
+        number = self._request("compile", body, self._limits.compile_s, doing)
+        begun = self._client
+
+        def reports() -> Any:
+            if self._client is not begun:  # It was lost meanwhile, and what it had begun with it.
+                return self.compile(tape, inputs, rules, capabilities, doing=doing)()
+            return self._request("compiled", {"number": number}, self._limits.compile_s, doing)
+
+        return reports
 
     def _computing(self) -> contextlib.AbstractContextManager[None]:
         """A GPU that nobody times on meanwhile."""

@@ -5,7 +5,7 @@ The launcher sees descriptions of tensors only (shape, strides, dtype); the valu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,8 +44,14 @@ class Recorded:
             doing=f"running the kernels of `{self.function}`",
         )
 
-    def compile(self, capabilities: Sequence[int]) -> Any:
-        """What `grader.kernels.compile` reads reports from."""
+    @property
+    def autotuned(self) -> bool:
+        """Whether a launch has several configurations, as far as the tape says so."""
+        steps = self.tape.get("steps")
+        return type(steps) is list and any(type(step) is dict and "candidates" in step for step in steps)
+
+    def compile(self, capabilities: Sequence[int]) -> Callable[[], Any]:
+        """Begin to compile; the function that it returns waits for what `grader.kernels.compile` reads reports from."""
         doing = f"compiling the kernels of `{self.function}`"
         return self.executor.compile(self.tape, self.inputs, self.rules, capabilities, doing=doing)
 

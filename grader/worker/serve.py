@@ -123,6 +123,8 @@ class _Worker:
             return "result", tree, buffers
         if kind == "compile":
             return _written("result", {"value": self._executor.compile(body, arguments)})
+        if kind == "compiled":
+            return _written("result", {"value": self._executor.compiled(body)})
         if kind == "record" and (elsewhere := self._recorder.elsewhere(body)) is not None:
             answered, tree, buffers = elsewhere
             return answered, tree, buffers

@@ -134,7 +134,7 @@ def test_call_of_a_librarys_attention_is_refused(submission: Submission) -> None
 
 def compiled(submission: Submission, function: str, given: tuple[Tensor, ...], name: str) -> list[KernelReport]:
     recorded = submission.record(function, *given, profile=card(name))
-    return read_reports(recorded.compile([card(name).sm or 0]))
+    return read_reports(recorded.compile([card(name).sm or 0])())
 
 
 def test_recorded_launch_passes_the_gates_of_the_card(submission: Submission) -> None:

@@ -35,7 +35,7 @@ def test_recorded_kernel_equals_the_launched_one(tmp_path: Path) -> None:
         tmp_path, EXAMPLE.read_text(), runtime="triton", record=record, memory_mib=6144
     ) as submission:
         recorded = submission.record("forward", *given, profile=profile, **TILES)
-        (report,) = read_reports(recorded.compile([10 * major + minor]))
+        (report,) = read_reports(recorded.compile([10 * major + minor])())
     example = load_module(EXAMPLE, "fa2_example")
     example.forward(*(torch.zeros(SHAPE, dtype=torch.float16, device="cuda") for _ in range(3)), **TILES)
     (compiled,) = example.fa2_kernel.device_caches[torch.cuda.current_device()][0].values()

@@ -92,5 +92,5 @@ def test_recorded_call_at_a_weaker_level_runs_and_compiles(
     with small_submission(tmp_path, KERNEL, runtime="triton", level=level, record=record, memory_mib=3000) as found:
         recorded = found.record("double", Tensor(np.arange(16, dtype=np.float32)))
         assert np.array_equal(recorded.run()["value"].data, 2.0 * np.arange(16))
-        (report,) = read_reports(recorded.compile([90]))
+        (report,) = read_reports(recorded.compile([90])())
         assert report.error is None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from grader.judge.codegen import compiled
+from grader.judge.codegen import compiling
 from grader.report.model import Diagnosis
 from grader.sandbox.failures import ContractViolated, OutOfBounds
 from grader.sandbox.wire import Tensor
@@ -105,7 +105,7 @@ def judge_code(submission: Submission, judge: Judge, x: Array, profiles: Sequenc
     for profile in profiles:
         recorded = _record(submission, judge, "copy", tensor, profile=profile)
         _judge_answer(judge, "copy", x, 1, recorded.run()["value"])
-        for report in compiled(recorded, [profile]):
+        for report in compiling(recorded, [profile])():
             _judge_report(judge, report)
 
 

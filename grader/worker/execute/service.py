@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from ..wire import Bytes, Json
 from .bounds import OutOfBounds
 from .describing import descriptions
 from .kernels import CannotLower, CannotRebuild, Kernels
-from .language import CannotInterpret
+from .language import CannotInterpret, KernelRaised
 from .launching import DeviceFault
 from .run import Executor, Options
 
@@ -41,6 +43,7 @@ class Service:
         self._device, self._folder = device, Path(tempfile.mkdtemp(prefix="kernels-"))
         self._executor = Executor(target, device, self._folder)
         self._timers = Timers("triton", device, _no_function)
+        self._compiling: list[tuple[Any, Connection]] = []
 
     def run(self, body: dict[str, Any], arguments: Arguments) -> tuple[Json, list[Bytes]]:
         """Run a tape; see `Executor.run`.
@@ -53,8 +56,11 @@ class Service:
         with _answering():
             return self._executor.run(body["tape"], arguments, rules, options)
 
-    def compile(self, body: dict[str, Any], arguments: Arguments) -> list[dict[str, Any]]:
-        """Machine code of a tape's launches; see `inspect_kernels.compile`.
+    def compile(self, body: dict[str, Any], arguments: Arguments) -> int:
+        """Begin to compile a tape's launches, beside whatever is asked next; see `inspect_kernels.compile`.
+
+        Returns:
+            a number, for `compiled`.
 
         Raises:
             Answered: what the tape does wrong.
@@ -66,7 +72,22 @@ class Service:
             validate(tape)
             kernels = Kernels(tape["functions"], self._folder)
             found = descriptions(tape, arguments, rules, self._device, kernels)
-        return compile(found, tape["functions"], body["capabilities"])
+        ours, theirs = multiprocessing.Pipe(duplex=False)
+        process = multiprocessing.get_context("fork").Process(
+            target=_send_reports, args=(theirs, found, tape["functions"], body["capabilities"])
+        )
+        process.start()
+        theirs.close()
+        number = len(self._compiling)
+        self._compiling.append((process, ours))
+        return number
+
+    def compiled(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """The reports of a compile that was begun, once all are there."""
+        process, ours = self._compiling[body["number"]]
+        reports: list[dict[str, Any]] = ours.recv()
+        process.join()
+        return reports
 
     def time(self, name: str, body: dict[str, Any]) -> Any:
         """One request to the timers of tapes; see `timers.Timers`.
@@ -79,6 +100,10 @@ class Service:
             return request(**body)
         with _answering():
             return request(**body)
+
+
+def _send_reports(send: Connection, *compiled: Any) -> None:
+    send.send(compile(*compiled))
 
 
 def _no_function(body: dict[str, Any]) -> Any:
@@ -114,6 +139,9 @@ def _answering() -> Iterator[None]:
         raise Answered("device_fault", {"message": str(problem)}) from problem
     except CannotInterpret as problem:
         raise Answered("uninterpretable", {"message": str(problem)}) from problem
+    except KernelRaised as problem:
+        raised = {"type": problem.kind, "text": problem.text, "where": problem.where, "frames": []}
+        raise Answered("raised", raised) from problem
     except (Answered, ContractError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as problem:  # Whatever a step of an untrusted tape makes a library raise.
