@@ -100,6 +100,15 @@ def expecting(decisions: Decisions) -> Iterator[None]:
         _expected = before
 
 
+def _scalars(value: Any) -> Any:
+    """A function's result with tensors for numbers, in tuples too."""
+    if isinstance(value, (tuple, tl.tuple)):
+        return tl.tuple([_scalars(item) for item in value])
+    number = unwrapped(value)
+    is_number = type(number) in (bool, int, float)
+    return interpreter.interpreter_semantic.to_tensor(number) if is_number else value
+
+
 def seen(name: str, value: Any, called: bool) -> Any:
     """`value`, which an interpreted expression came out as; numbers that a function returns from branches are tensors.
 
@@ -115,8 +124,8 @@ def seen(name: str, value: Any, called: bool) -> Any:
     text = _TENSOR if isinstance(value, tl.tensor) else outcome(value)
     if text in known or ANY in known:
         return value
-    if called and known == {_TENSOR} and type(value) in (bool, int, float):
-        return interpreter.interpreter_semantic.to_tensor(value)
+    if called and outcome(scalars := _scalars(value)) in known:
+        return scalars
     compiled = " or ".join(sorted(known)[:3]) or "nothing: it isn't reached"
     raise Undecided(
         f"an expression comes out as {text} when Python runs the kernel, and as {compiled} when Triton compiles it. "

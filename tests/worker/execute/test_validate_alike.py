@@ -137,6 +137,8 @@ CONDITIONS: dict[str, int | None] = {
     "min(B, 3) == 3 and max(NEG, F) == F": THEN,
     "tl.constexpr(n) and B > 0": REFUSED,
 }
+BY_RELEASE = ("tl.cdiv(B, 3) == 6",)
+"""Decided while compiling by some releases of Triton, by others when the kernel runs."""
 BEFORE = "k = 3\nk += 1\nj = (4, 5)[1]\nt = (1, 2.0)\nC: tl.constexpr = 4\nD: tl.constexpr = float('nan')\n"
 
 BODIES: dict[str, tuple[str, int | None]] = {
@@ -217,7 +219,7 @@ def agrees(device: Any, body: str, expected: int | None) -> None:
 def test_condition_decides_alike(device: Any, condition: str) -> None:
     body = deciding(condition, BEFORE)
     agrees(device, body, CONDITIONS[condition])
-    if CONDITIONS[condition] is not None:
+    if CONDITIONS[condition] is not None and condition not in BY_RELEASE:
         constexprs = {name: literal(text) for name, text in GIVEN.items()}
         assert stored(device, functions(body), NUMBERS, constexprs)[1] == {CONDITIONS[condition]}
 
