@@ -8,6 +8,9 @@ from pathlib import Path
 
 from grader.errors import GraderError, InfrastructureError, UsageError
 
+ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""A judge's and an interpreter's products are so small that threads cost more than they bring, most of all where
+several run side by side; and one thread adds in one order on every machine."""
 _SPACE = "Free some space there, or use another disk."
 _RESOURCES = {
     errno.ENOSPC: ("No space is left on the disk", _SPACE),

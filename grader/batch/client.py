@@ -18,6 +18,7 @@ from pathlib import Path
 from grader.batch.jobs import Answer, JobSpec, Step
 from grader.batch.protocol import Ended, Kill, Run, parse_line
 from grader.errors import InfrastructureError
+from grader.machine import ONE_THREAD
 from grader.sandbox.forked import WarmExecutor
 from grader.sandbox.spawner import spawn
 from grader.session import LOG_VARIABLE
@@ -29,8 +30,6 @@ GRACE_S = 120.0
 """Seconds beyond a submission's own limit (staging, a worker's last start and end) after which a job counts as hung."""
 HUNG = "The grading process hung: it was ended after {:g} s."
 CHUNK_BYTES = 1 << 16
-ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-"""Jobs run side by side, so a judge's products take one core each; and a process without threads may be forked."""
 
 
 class Running:

@@ -38,6 +38,7 @@ from grader.cli.console import forgive_encoding
 from grader.cli.failure import guarded
 from grader.cli.helping import GroupedCommands, examples
 from grader.errors import UsageError
+from grader.machine import ONE_THREAD
 
 WORK, CLASS, GRADES, OUTSIDE, COURSE = (
     "Work on a lab",
@@ -178,6 +179,8 @@ def grade(
 def main() -> None:
     """Entry point of the console script."""
     forgive_encoding()
+    for name, value in ONE_THREAD.items():
+        os.environ.setdefault(name, value)  # before NumPy is loaded
     sys.exit(guarded(lambda: invoke(sys.argv[1:])))
 
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from grader.course import Limits
 from grader.errors import InfrastructureError
+from grader.machine import ONE_THREAD
 from grader.profiles import detect
 from grader.sandbox.client import WorkerClient
 from grader.sandbox.device_lock import device_shared
 from grader.sandbox.failures import TimedOut, WorkerFailure
-from grader.sandbox.forked import ONE_THREAD, WarmExecutor
+from grader.sandbox.forked import WarmExecutor
 from grader.sandbox.launch import LaunchSpec, launch
 from grader.sandbox.levels import Isolation
 from grader.sandbox.worker_process import LaunchedWorker

@@ -15,6 +15,7 @@ from typing import Literal, cast
 
 from grader.course import Limits
 from grader.errors import InfrastructureError
+from grader.machine import ONE_THREAD
 from grader.sandbox.launch import LaunchSpec, launch
 from grader.sandbox.levels import Isolation
 from grader.sandbox.limits import MIB
@@ -24,8 +25,6 @@ from grader.worker.forking import READY
 
 START_S = 120.0
 END_S = 10.0
-ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-"""An interpreted tile's products are so small that threads cost more than they bring, and one adds in one order."""
 _CREDENTIALS = struct.Struct("iII")
 
 
@@ -127,5 +126,13 @@ def launch_warm(isolation: Isolation, limits: Limits, device: Literal["cpu", "cu
         update={"memory_mib": limits.memory_mib * times, "processes": limits.processes * times}
     )
     return launch(
-        LaunchSpec(isolation=isolation, limits=together, runtime="triton", device=device, entry="forking", packets=True)
+        LaunchSpec(
+            isolation=isolation,
+            limits=together,
+            runtime="triton",
+            device=device,
+            env=ONE_THREAD,
+            entry="forking",
+            packets=True,
+        )
     )

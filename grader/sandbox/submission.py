@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from grader.course import Lab, Record
 from grader.errors import GraderError
+from grader.machine import ONE_THREAD
 from grader.sandbox.client import WorkerClient
 from grader.sandbox.executor import Executor
 from grader.sandbox.failures import ContractViolated, SubmissionRaised, TimedOut, WorkerFailure
-from grader.sandbox.forked import ONE_THREAD
 from grader.sandbox.hosting import Hosted, Hosts
 from grader.sandbox.launch import LaunchSpec, launch
 from grader.sandbox.levels import Isolation

@@ -36,8 +36,6 @@ class Functions(TorchFunctionMode):  # type: ignore[misc]
         name = getattr(func, "__name__", "")
         if name == "pin_memory":
             return args[0]
-        if name == "record_stream":
-            return None  # Steps are repeated in the order of the program, on one stream.
         kwargs.pop("pin_memory", None)
         before, self._history.called = self._history.called, name
         try:
@@ -68,6 +66,9 @@ def stand_in_cuda(target: Target, history: History) -> Iterator[None]:
         for name in ("range_push", "range_pop", "mark"):
             stack.callback(setattr, torch.cuda.nvtx, name, getattr(torch.cuda.nvtx, name))
             setattr(torch.cuda.nvtx, name, lambda *args: None)
+        # It takes streams of torch's own only. Steps are repeated in the order of the program, on one stream.
+        stack.callback(delattr, torch.Tensor, "record_stream")
+        torch.Tensor.record_stream = lambda tensor, stream: None
         stack.callback(setattr, torch, "compile", torch.compile)
         torch.compile = _uncompiled
         stack.enter_context(Functions(history))

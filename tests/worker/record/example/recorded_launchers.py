@@ -165,6 +165,7 @@ def device_and_streams(q):
     with torch.cuda.device(q.device), torch.cuda.stream(stream), torch.inference_mode():
         stream.wait_stream(torch.cuda.current_stream())
         y = copied(q.view(8, 8).t().contiguous())
+        y.record_stream(stream)
     with torch.no_grad(), stream:
         torch.cuda.synchronize()
         return copied(y), SMS, torch.cuda.get_device_capability()
