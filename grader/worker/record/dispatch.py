@@ -100,7 +100,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.checker.check(func, args, kwargs)
         except Forbidden as problem:
             message, called = str(problem), self._history.called
-            if called and not called.startswith("_") and called not in message:
+            if called and not called.startswith("_") and called.rstrip("_") not in message:
                 message = f"{called} calls {message}"  # `contiguous` of `clone`, attention of a product
             raise Refused(self._history.where(), message) from None
 

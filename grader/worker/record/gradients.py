@@ -20,17 +20,16 @@ def gradients(
     """Gradients of sum(cotangent · result) by each input that requires one; None where the graph reaches none.
 
     Raises:
-        Refused: a result that depends on no such input, or a `Function` whose gradients don't fit its arguments.
+        RuntimeError: a result depends on no such input. Refused: a `Function`'s gradients don't fit its arguments.
     """
     starts: list[tuple[Edge, torch.Tensor]] = []
     for number, (result, cotangent) in enumerate(zip(results, cotangents, strict=False)):
         if cotangent is None:
             continue
         if not isinstance(result, torch.Tensor) or not result.requires_grad:
-            raise Refused(
-                "",
-                f"result {number} has no gradient: no differentiable operations lead to it from an input that "
-                "requires one. Launch kernels in the forward of a torch.autograd.Function.",
+            raise RuntimeError(  # as torch's engine does
+                f"result {number} does not require grad: no differentiable operations lead to it from an input that "
+                "requires one. Launch kernels in the forward of a torch.autograd.Function."
             )
         starts.append((edge_of(result), cotangent))
     sums: dict[int, dict[int, torch.Tensor]] = {}
