@@ -236,7 +236,7 @@ class Executor:
         validate(tape)
         rules = dict(rules)
         from_kernel = rules.pop("kernel", True)
-        kernels = self._kernels_of(tape["functions"])
+        kernels = self.kernels_of(tape["functions"])
         sampler = _sampler(tape, options) if self.device == "cpu" else None
         runner: Runner = Compiled(kernels)
         if self.device == "cpu":
@@ -259,7 +259,7 @@ class Executor:
             _require_kernel(replay, arguments)
         return reply
 
-    def _kernels_of(self, functions: list[JSON]) -> Kernels:
+    def kernels_of(self, functions: list[JSON]) -> Kernels:
         """Kernels of this very content, rebuilt once: a submission's tapes mostly have the same."""
         content = json.dumps(functions, sort_keys=True)
         if content not in self._kernels:

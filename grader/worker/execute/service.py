@@ -23,7 +23,7 @@ from ..timers import Timers
 from ..wire import Bytes, Json
 from .bounds import OutOfBounds
 from .describing import descriptions
-from .kernels import CannotLower, CannotRebuild, Kernels
+from .kernels import CannotLower, CannotRebuild
 from .language import CannotInterpret, KernelRaised
 from .launching import DeviceFault
 from .run import Executor, Options
@@ -40,10 +40,11 @@ class Service:
     """
 
     def __init__(self, target: Target, device: str) -> None:
-        self._device, self._folder = device, Path(tempfile.mkdtemp(prefix="kernels-"))
-        self._executor = Executor(target, device, self._folder)
+        self._device = device
+        self._executor = Executor(target, device, Path(tempfile.mkdtemp(prefix="kernels-")))
         self._timers = Timers("triton", device, _no_function)
-        self._compiling: list[tuple[Any, Connection]] = []
+        self._compiling: dict[int, tuple[Any, Connection]] = {}
+        self._begun = 0
 
     def run(self, body: dict[str, Any], arguments: Arguments) -> tuple[Json, list[Bytes]]:
         """Run a tape; see `Executor.run`.
@@ -70,7 +71,7 @@ class Service:
         del rules["kernel"]
         with _answering():
             validate(tape)
-            kernels = Kernels(tape["functions"], self._folder)
+            kernels = self._executor.kernels_of(tape["functions"])
             found = descriptions(tape, arguments, rules, self._device, kernels)
         ours, theirs = multiprocessing.Pipe(duplex=False)
         process = multiprocessing.get_context("fork").Process(
@@ -78,14 +79,15 @@ class Service:
         )
         process.start()
         theirs.close()
-        number = len(self._compiling)
-        self._compiling.append((process, ours))
-        return number
+        self._begun += 1
+        self._compiling[self._begun] = (process, ours)
+        return self._begun
 
     def compiled(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         """The reports of a compile that was begun, once all are there."""
-        process, ours = self._compiling[body["number"]]
-        reports: list[dict[str, Any]] = ours.recv()
+        process, ours = self._compiling.pop(body["number"])
+        with ours:
+            reports: list[dict[str, Any]] = ours.recv()
         process.join()
         return reports
 
