@@ -26,6 +26,7 @@ from typing import Any
 from benchmarks.race_bench import LAB, ROOT
 from grader.classroom.records import results_folder
 from grader.course import Course
+from grader.errors import ExitCode
 from grader.mutants import load_variants, materialise
 from grader.profiles import detect
 
@@ -62,7 +63,7 @@ def batch(folder: Path, results: Path, options: list[str]) -> float:
     """Wall seconds of `grade batch`."""
     start = time.perf_counter()
     done = subprocess.run([*GRADE, "batch", str(folder), "-o", str(results), "--labs", LAB, *options], cwd=ROOT)
-    if done.returncode > 1:
+    if done.returncode not in (ExitCode.OK, ExitCode.POINTS_LOST, ExitCode.INFRASTRUCTURE):
         raise SystemExit(f"grade batch ended with {done.returncode}.")
     return time.perf_counter() - start
 
@@ -78,7 +79,11 @@ def figures(results: Path, held: dict[str, str], seconds: float) -> Json:
             "answer": held[record.student],
             "seconds": record.report.duration_s,
             "held_s": round(sum(value for check in checks for value in held_by(check.measured)), 2),
-            "lost": {check.id: check.status.value for check in checks if check.status.value not in ("pass", "skipped")},
+            "lost": {
+                check.id: f"{check.status.value}, {check.points:g} of {check.max_points:g}: {check.message}"
+                for check in checks
+                if check.points < check.max_points and check.status.value != "skipped"
+            },
         }
     times, holds = ([row[name] for row in rows.values()] for name in ("seconds", "held_s"))
     return {

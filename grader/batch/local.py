@@ -26,8 +26,8 @@ from grader.target import choose_target
 
 TICK_S = 0.25
 END_TIMEOUT_S = 30.0
-JOBS_A_DEVICE = 4
-"""Its lock gives the card to one submission's windows at a time, a quarter of what grading it takes."""
+JOBS_A_DEVICE = 8
+"""Its lock gives the card to one submission's windows at a time, a tenth of what grading it takes."""
 
 
 @dataclass

@@ -201,7 +201,10 @@ class WorkerClient:
                     "Code that replaces functions of a library can do this; if yours does not, report a bug.",
                     phase=phase,
                 )
-            raise InfrastructureError(f"The worker failed while {doing}: {message}", hint="Report this as a bug.")
+            reason = message.rstrip().rpartition("\n")[2]
+            raise InfrastructureError(
+                f"The worker failed while {doing}: {reason}\n{message}", hint="Report this as a bug."
+            )
         self.close()
         raise ContractViolated(f"The grader's connection carried an unknown reply while {doing}.", phase=phase)
 

@@ -123,7 +123,7 @@ def launch_warm(isolation: Isolation, limits: Limits, device: Literal["cpu", "cu
     """
     times = width + 1
     together = limits.model_copy(
-        update={"memory_mib": limits.memory_mib * times, "processes": limits.processes * times}
+        update={name: getattr(limits, name) * times for name in ("memory_mib", "processes", "tmp_mib")}
     )
     return launch(
         LaunchSpec(

@@ -140,6 +140,20 @@ def test_forked_executor_answers_and_its_loss_leaves_the_next_alone(warm: Launch
         assert second.pid != first.pid
 
 
+def test_forked_executor_leaves_nothing_in_the_warm_ones_scratch(warm: LaunchedWorker, tmp_path: Path) -> None:
+    scratch = Path(f"/proc/{warm.worker_pid()}/root/tmp")
+
+    def folders() -> list[str]:
+        return [path.name for path in scratch.glob("executor-*")]
+
+    with made(tmp_path) as submission:
+        assert doubles(submission)
+        (folder,) = folders()
+        assert any((scratch / folder).iterdir())
+    assert wait_until(lambda: not folders())
+    assert not list(scratch.glob("kernels-*"))
+
+
 def test_forked_executors_memory_is_limited(warm: LaunchedWorker, tmp_path: Path) -> None:
     with made(tmp_path) as submission:
         with pytest.raises(WorkerFailure, match="memory"):
