@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import triton
+from triton.runtime import cache as triton_cache
 from triton.runtime.driver import driver
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
@@ -30,6 +32,9 @@ from .rebuild import Rebuilt
 from .validate import CannotRebuild
 
 __all__ = ["CannotLower", "CannotRebuild", "Kernels", "compiling", "interpreting"]
+
+# Triton's own key hashes half a gigabyte of compiler in each process that compiles; no cache here outlives its worker.
+triton_cache.triton_key = lambda: triton.__version__
 
 MAX_LOWERED, MAX_KNOWN = 4096, 64
 _lowered: dict[str, str | Decisions] = {}

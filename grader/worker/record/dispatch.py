@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from ..rules import Checker, Forbidden
+from .fast_start import Untraced
 from .history import History
 from .operations import python_behind
 from .tensors import known_values, reading
@@ -32,7 +33,7 @@ _PYTHON_NAMES = {
 _READING = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[misc]
+class Recorder(Untraced):
     """Records operations, and keeps the numbers of small tensors that only the launcher's own numbers went into.
 
     Attributes:

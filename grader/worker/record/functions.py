@@ -6,7 +6,7 @@ new graph, so that later operations of torch's can be followed back to them (see
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -99,19 +99,22 @@ def _is_differentiable(result: Any, context: Context) -> bool:
 def plain_functions(history: History) -> Iterator[None]:
     """In the block `Function.apply` calls the forward and remembers what the backward needs; nothing else has one."""
 
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise Refused(
-            history.where(),
-            "a launcher can't ask torch for gradients. Write them in the backward of a torch.autograd.Function, or "
-            "launch their kernels.",
-        )
+    def refusal() -> Callable[..., None]:  # one each: torch's own tables tell functions apart by identity
+        def refuse(*args: Any, **kwargs: Any) -> None:
+            raise Refused(
+                history.where(),
+                "a launcher can't ask torch for gradients. Write them in the backward of a torch.autograd.Function, or "
+                "launch their kernels.",
+            )
+
+        return refuse
 
     # The code is replaced, not the method: modules commonly keep `attention = Attention.apply`, bound before this runs.
     original = torch.autograd.Function.apply.__func__
     code, names = original.__code__, original.__globals__
     engine = {name: getattr(torch.autograd, name) for name in ("backward", "grad")}
     for name in engine:
-        setattr(torch.autograd, name, refuse)
+        setattr(torch.autograd, name, refusal())
     names["_recorded_apply"] = _apply
     original.__code__ = _Redirect.apply.__code__
     try:

@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from ..tape import MAX_NAME, MAX_NOTES, MAX_STEPS, MAX_TEXT
+from .fast_start import DataFree, settings_alone
 from .values import JSON, Encoder, Memory, Origin, Refused, Step, Value, constant, device_name
 
 ALLOCATION_ALIGNMENT = 512
@@ -30,12 +31,6 @@ _OVERWRITING = frozenset({"zero_", "fill_", "copy_"})
 FILLS: dict[str, Any] = {"zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1}
 _SHAPED_LIKE = frozenset({"empty_like", "new_empty", "new_empty_strided", "full_like", "new_full", *FILLS})
 """Operations that take a tensor for its shape and dtype, not for its numbers."""
-
-
-class DataFree(FakeTensorMode):  # type: ignore[misc]
-    """A FakeTensorMode that never touches a GPU, though `torch.cuda.is_available` answers True here."""
-
-    avoid_device_init = True
 
 
 class Address(int):
@@ -53,6 +48,7 @@ class History:
     """
 
     def __init__(self, folder: str) -> None:
+        settings_alone()
         self.fake_mode = DataFree(allow_non_fake_inputs=True)
         self._prefix = os.path.abspath(folder) + os.sep
         self._memories: dict[int, Memory] = {}
