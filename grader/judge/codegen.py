@@ -35,13 +35,14 @@ TEXTS = {
     "no-async-copies": "No asynchronous copy is in the code: loads and arithmetic don't overlap.",
     "registers": "Too many registers a thread.",
 }
-SAMPLE_S = 0.5
+SAMPLE_S = 0.3
 """Seconds in which programs of one tape begin to run in the interpreter."""
-LEAST_S = 0.2
+LEAST_S = 0.15
 """And of each candidate's, however many there are."""
 LONGER = 8
 """Times that budget where no row was finished within it."""
-JUDGED_ROWS = 64
+JUDGED_HEADS, JUDGED_ROWS = 4, 16
+"""Heads of which rows are judged, and how many of each: all rows of a head share the oracle's keys."""
 LABEL = "the recorded launches"
 CHANGE, LEAST_MOVED = 0.02, 0.5
 """With wrong products at least half of a result's elements move by more than 2 % of their size."""
@@ -97,13 +98,16 @@ def forward_launch(judge: Judging, case: AttentionCase, function: str = attentio
     def compare(value: Any, final: Final) -> int | None:
         results = attention.check_forward(value, case, device_of(value), function)
         o_final, lse_final = masks(results, final)
-        finished = np.argwhere(o_final.all(axis=-1) & lse_final)
-        if not len(finished):
+        finished = o_final.all(axis=-1) & lse_final
+        heads = np.argwhere(finished.any(axis=-1))
+        if not len(heads):
             return None
-        chosen = judge.rng().permutation(finished)[:JUDGED_ROWS]
-        view = RowView(case, chosen[:, 0], chosen[:, 1], chosen[:, 2:])
+        rng = judge.rng()
+        heads = rng.permutation(heads)[:JUDGED_HEADS]
+        rows = np.stack([rng.choice(np.flatnonzero(finished[*head]), JUDGED_ROWS) for head in heads])
+        view = RowView(case, heads[:, 0], heads[:, 1], rows)
         attention.judge_forward(judge, case, *results, view=view, label=LABEL)
-        return 4 * case.head_dim * int(visible_keys(case)[finished[:, 2]].sum())
+        return 4 * case.head_dim * int((finished * visible_keys(case)).sum())
 
     return Launch(function, attention.to_tensors(case), compare, {"causal": case.causal})
 
@@ -235,7 +239,8 @@ def _execute_candidate(
             continue
         if sampled is not None and counted:
             _judge_products(judge, sum(int(launch["dot_flops"]) for launch in sampled["launches"]), needed)
-            _judge_use(judge, recorded, reply, {**(sample or {}), "scrambled": True}, candidate)
+            again = {**(sample or {}), "scrambled": True}
+            _judge_use(judge, recorded, reply, again | ({"budget_s": seconds / 2} if seconds else {}), candidate)
         return
     raise ContractViolated(f"{recorded.function} finished no row of its results.")
 

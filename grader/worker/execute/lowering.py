@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -86,6 +87,7 @@ def forked(work: Callable[[], str], limit_s: float, doing: str) -> str:
 
 def _child(work: Callable[[], str], send: int) -> None:
     status = 1
+    gc.disable()  # It would write to all that this process shares with its parent.
     try:
         cut_off(send)
         limit_memory(MEMORY_BYTES)

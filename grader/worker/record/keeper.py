@@ -10,9 +10,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable
+from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
+FIRST_CALL_LOADS = ("torch.fx.experimental.symbolic_shapes", "triton.experimental.gluon")
+"""A second's import that torch and Triton put off until the first operation and launch: once for all cards."""
 Answer = tuple[str, Any, list[Any]]
 """Kind, tree and buffers of a reply."""
 
@@ -25,6 +28,8 @@ class Keeper:
     """
 
     def __init__(self, answer: Callable[[dict[str, Any]], Answer]) -> None:
+        for name in FIRST_CALL_LOADS:
+            import_module(name)
         self._connection = _forked(lambda connection: _keep(connection, answer))
 
     def ask(self, body: dict[str, Any]) -> Answer:
