@@ -18,12 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.race_bench import LAB, ROOT
+from benchmarks.reference_grades import held_s
 from grader.classroom.records import results_folder
 from grader.course import Course
 from grader.errors import ExitCode
@@ -78,7 +78,7 @@ def figures(results: Path, held: dict[str, str], seconds: float) -> Json:
         rows[record.student] = {
             "answer": held[record.student],
             "seconds": record.report.duration_s,
-            "held_s": round(sum(value for check in checks for value in held_by(check.measured)), 2),
+            "held_s": round(sum(map(held_s, checks)), 2),
             "lost": {
                 check.id: f"{check.status.value}, {check.points:g} of {check.max_points:g}: {check.message}"
                 for check in checks
@@ -95,11 +95,6 @@ def figures(results: Path, held: dict[str, str], seconds: float) -> Json:
         "longest_held_s": max(holds),
         "rows": rows,
     }
-
-
-def held_by(measured: Mapping[str, Any]) -> list[float]:
-    """Seconds for which a check's races had the card."""
-    return [float(value) for name, value in measured.items() if name.endswith(": device held_s")]
 
 
 def unmet(found: Json) -> list[str]:

@@ -81,8 +81,6 @@ def part_grades(bench: Bench, keep: Keep, repeats: int) -> Json:
     labs = reference_grades.grades(
         bench.course, bench.device, keep.before.get("labs", {}), say, lambda found: keep({"labs": found})
     )
-    for name, part in labs.items():
-        say(f"{name}: {part['points']:g} of {part['gradable']:g} points")
     return {"labs": labs, "unmet": [f"{name}, {what}" for name, part in labs.items() for what in part["unmet"]]}
 
 
