@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from grader.course import Limits
@@ -26,12 +26,15 @@ from grader.sandbox.launch import LaunchSpec, launch
 from grader.sandbox.levels import Isolation
 from grader.sandbox.worker_process import LaunchedWorker
 from grader.worker.channel import BUSY_VARIABLE
+from grader.worker.wire import Tensor
 
 if TYPE_CHECKING:
     from grader.profiles import HardwareProfile
 
 Tape = dict[str, Any]
 GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
+MOST_AHEAD_BYTES = 1 << 28
+"""Of a run's inputs: what is larger isn't laid out a second time on the CPU for the kernels to be compiled ahead."""
 _warm: WarmExecutor | None = None
 
 
@@ -54,6 +57,18 @@ class Input:
 
     def to_wire(self) -> dict[str, Any]:
         return {"name": self.name, "value": self.value, "mutable": self.mutable}
+
+
+def _on_cpu(value: Any) -> Any:
+    return replace(value, device="cpu") if isinstance(value, Tensor) else value
+
+
+def _extent(tensor: Tensor) -> int:
+    """Bytes of the storage that a tensor's strides reach over."""
+    if tensor.strides is None:
+        return int(tensor.data.nbytes)
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True))
+    return (tensor.offset + 1 + reach) * int(tensor.data.itemsize)
 
 
 class Executor:
@@ -133,6 +148,11 @@ class Executor:
             "rules": rules,
             "options": options,
         }
+        tensors = [value for value in (*(item.value for item in inputs), *cotangents) if isinstance(value, Tensor)]
+        if self._device != "cpu" and sum(map(_extent, tensors)) <= MOST_AHEAD_BYTES:
+            on_cpu = {"inputs": [replace(item, value=_on_cpu(item.value)).to_wire() for item in inputs]}
+            on_cpu |= {"cotangents": [_on_cpu(value) for value in cotangents]}
+            self._request("ahead", body | on_cpu, self._limits.compile_s, doing)
         with self._computing():
             reply = self._request("execute", body, timeout_s, doing)
         return dict(reply)

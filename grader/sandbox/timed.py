@@ -158,6 +158,14 @@ class OpenTimer:
         """
         self._worker.ask("time_check", {"timer": self._number})
 
+    def compiled(self) -> None:
+        """Wait for its kernels, which need no device to be compiled.
+
+        Raises:
+            WorkerFailure: it took too long.
+        """
+        self._worker.ask("time_compiled", {"timer": self._number}, warm=True)
+
     def tune(self) -> list[str]:
         """Time the candidates of each launch that has some, and take the fastest of each; what it is, as text.
 

@@ -121,6 +121,9 @@ class _Worker:
         if kind == "execute":
             tree, buffers = self._executor.run(body, arguments)
             return "result", tree, buffers
+        if kind == "ahead":
+            self._executor.ahead(body, arguments)
+            return _written("result", {"value": None})
         if kind == "compile":
             return _written("result", {"value": self._executor.compile(body, arguments)})
         if kind == "compiled":

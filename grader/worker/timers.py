@@ -55,6 +55,10 @@ class Timers:
         self._open[timer] = Timer(make, specs, memory, graph=body["graph"])
         return 0
 
+    def compiled(self, timer: int) -> None:
+        """Wait until what was begun to be compiled when it was opened is there."""
+        self._open[timer].compiled()
+
     def tune(self, timer: int) -> list[str]:
         return list(self._open[timer].tune())
 

@@ -232,6 +232,9 @@ class Timer:
         gc.collect()
         self._memory.release()
 
+    def compiled(self) -> None:
+        """A function's kernels are compiled by its first call."""
+
     def warm(self, offsets: Any, signs: Any) -> int:
         """One call of each draw, untimed: compilers and allocators do what they do once.
 

@@ -54,11 +54,12 @@ class Entrant:
             worker, bodies = opened(contestant, workloads)
             opening.enter_context(worker)
             worker.begin(block.normals, flush_bytes)
-            for workload, body in zip(workloads, bodies, strict=True):
-                timer = worker.open(body)
+            timers = [worker.open(body) for body in bodies]
+            for workload, timer in zip(workloads, timers, strict=True):
                 runner = Runner(
                     contestant, timer, workload, block, rng, rules, memory_bytes=memory_bytes / len(workloads)
                 )
+                timer.compiled()
                 if timer.choices:
                     with device_lock(device):
                         runner.tuned = tuple(timer.tune())

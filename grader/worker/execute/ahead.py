@@ -1,7 +1,11 @@
-"""Compiles a tape's kernels ahead, side by side, into Triton's cache on disk, where their first launch finds them."""
+"""Compiles a tape's kernels ahead, side by side, into Triton's cache on disk, where their first launch finds them.
+
+Neither this nor finding out what a tape launches needs the GPU, so nobody's windows have to end for it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 
@@ -9,15 +13,22 @@ import triton
 from triton.runtime.driver import driver
 
 from ..tape import JSON
-from .kernels import Kernels
+from .kernels import CannotLower, Kernels
 from .lowering import cut_off
 
 
 class Ahead:
-    """Compiles launches in forked processes, as many at a time as there are cores; `wait` for them."""
+    """Compiles launches in forked processes, as many at a time as there are cores; `wait` for them.
+
+    What Triton can't lower, within limits, isn't compiled: its launch tells why.
+    """
 
     def __init__(self, kernels: Kernels, descriptions: Sequence[JSON]) -> None:
-        self._kernels, self._waiting = kernels, list(descriptions)
+        self._kernels, self._waiting = kernels, list[JSON]()
+        for description in descriptions:
+            with contextlib.suppress(CannotLower):
+                kernels.lower(description)
+                self._waiting.append(description)
         self._running: set[int] = set()
         self._compiled = 0
         while self._waiting and len(self._running) < len(os.sched_getaffinity(0)):

@@ -68,13 +68,32 @@ def descriptions(tape: JSON, arguments: Arguments, rules: dict[str, Any], device
     """Descriptions of a tape's launches, in order; see `Kernels.describe`.
 
     Args:
-        tape: validated. rules: keywords of `rules.Checker`.
+        tape: validated. rules: keywords of `rules.Checker`. device: where the arguments lie.
 
     Raises:
         ContractError, CannotRebuild, CannotLower: see `run.Executor.run`.
     """
+    return _described(_DescribedReplay, tape, arguments, rules, Options(), device, kernels)
+
+
+def descriptions_run(
+    tape: JSON, arguments: Arguments, rules: dict[str, Any], options: Options, device: str, kernels: Kernels
+) -> list[JSON]:
+    """As `descriptions`, of the launches that a run with those options makes."""
+    return _described(Replay, tape, arguments, rules, options, device, kernels)
+
+
+def _described(
+    kind: type[Replay],
+    tape: JSON,
+    arguments: Arguments,
+    rules: dict[str, Any],
+    options: Options,
+    device: str,
+    kernels: Kernels,
+) -> list[JSON]:
     runner = _Describing(kernels)
-    replay = _DescribedReplay(tape, arguments, rules, Options(), device, runner)
+    replay = kind(tape, arguments, rules, options, device, runner)
     replay.prepare()
     replay.replay()
     return runner.found

@@ -146,7 +146,7 @@ class Kernels:
         Raises:
             CannotLower: it doesn't; the message has its reason and the line.
         """
-        key = self._identity(description)
+        key = self.identity(description)
         if key not in _lowered:
             if len(_lowered) >= MAX_LOWERED:
                 _lowered.clear()
@@ -192,8 +192,8 @@ class Kernels:
             return dict(launch["constexprs"][name])
         return {"kind": "literal", "text": literal_of(value)}
 
-    def _identity(self, description: JSON) -> str:
-        """What a launch's lowering depends on."""
+    def identity(self, description: JSON) -> str:
+        """What a launch's lowering and code depend on, as text."""
         parts = ("entry", "signature", "constexprs", "attributes", "options")
         text = json.dumps([description[part] for part in parts], sort_keys=True, default=list)
         return f"{self._digest} {driver.active.get_current_target()} {text}"

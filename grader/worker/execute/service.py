@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import tempfile
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,9 @@ from ..rules import Forbidden
 from ..tape import InvalidTape, validate
 from ..timers import Timers
 from ..wire import Bytes, Json
+from .ahead import Ahead
 from .bounds import OutOfBounds
-from .describing import descriptions
+from .describing import descriptions, descriptions_run
 from .kernels import CannotLower, CannotRebuild
 from .language import CannotInterpret, KernelRaised
 from .launching import DeviceFault
@@ -45,6 +46,23 @@ class Service:
         self._timers = Timers("triton", device, _no_function)
         self._compiling: dict[int, tuple[Any, Connection]] = {}
         self._begun = 0
+        self._compiled: set[str] = set()
+
+    def ahead(self, body: dict[str, Any], arguments: Arguments) -> None:
+        """Compile what a tape will launch on the GPU; its inputs are the run's, on the CPU.
+
+        What is wrong with the tape is told by its run.
+        """
+        mutable = _name(body, arguments)
+        with contextlib.suppress(Exception):
+            validate(body["tape"])
+            kernels = self._executor.kernels_of(body["tape"]["functions"])
+            options = Options(mutable=mutable, **body["options"])
+            launches = descriptions_run(body["tape"], arguments, _rules(body), options, "cpu", kernels)
+            new = {kernels.identity(launch): launch for launch in launches}
+            new = {content: launch for content, launch in new.items() if content not in self._compiled}
+            Ahead(kernels, list(new.values())).wait()
+            self._compiled |= new.keys()
 
     def run(self, body: dict[str, Any], arguments: Arguments) -> tuple[Json, list[Bytes]]:
         """Run a tape; see `Executor.run`.
@@ -124,7 +142,7 @@ def _rules(body: dict[str, Any]) -> dict[str, Any]:
     return {name: body["rules"][name] for name in _CHECKED}
 
 
-@contextmanager
+@contextlib.contextmanager
 def _answering() -> Iterator[None]:
     """Turns what a tape does wrong into the reply that says so."""
     try:

@@ -238,18 +238,17 @@ class TapeTimer(Timer):
         assert isinstance(call, TapeCall)
         return call.work
 
+    def compiled(self) -> None:
+        if self._ahead is not None:
+            self._ahead.wait()
+
     def warm(self, offsets: Any, signs: Any) -> int:
-        self._wait()
         with _telling_faults():
             return super().warm(offsets, signs)
 
     def window(self, offsets: Any, signs: Any, gate: Any) -> list[Any]:
         with _telling_faults():
             return super().window(offsets, signs, gate)
-
-    def _wait(self) -> None:
-        if self._ahead is not None:
-            self._ahead.wait()
 
     def tune(self) -> list[str]:
         """Time each candidate of each choice, and take the fastest.
@@ -260,7 +259,6 @@ class TapeTimer(Timer):
         Raises:
             CannotLower: none of a launch's candidates runs.
         """
-        self._wait()
         told = []
         for place, candidates in enumerate(self._candidates):
             times: dict[int, float] = {}
@@ -336,14 +334,14 @@ def open_tape(body: dict[str, Any], memory: TensorMemory) -> TapeTimer:
     runner: Runner = Compiled(kernels) if memory.device == "cuda" else Interpreted(kernels)
     options = Options(mutable=tuple(body["mutable"]))
     chosen: dict[int, int] = {}
-    shared = {spec.name: _guard(spec, memory.device) for spec in specs if spec.kind == "fixed"}
+    shared = _fixed(specs, memory.device)
     backward = body["mode"] == "backward"
     first = _first_timed(tape) if backward else 0
     leaves = [named[spec.name] for spec in specs if spec.requires_grad and backward]
 
-    def slot() -> Arguments:
+    def slot(shared: dict[str, GuardedTensor], device: str) -> Arguments:
         arguments = Arguments(_no_reference)
-        guards = [shared.get(spec.name) or _guard(spec, memory.device) for spec in specs]
+        guards = [shared.get(spec.name) or _guard(spec, device) for spec in specs]
         for spec, guard in zip(specs, guards, strict=True):
             guard.name = named[spec.name]
             guard.mutable = spec.name in options.mutable
@@ -351,15 +349,20 @@ def open_tape(body: dict[str, Any], memory: TensorMemory) -> TapeTimer:
         return arguments
 
     def make() -> TapeCall:
-        arguments = slot()
+        arguments = slot(shared, memory.device)
         replay = SlotReplay(tape, arguments, rules, options, memory.device, runner, chosen)
         replay.prepare()
         return TapeCall(replay, arguments.guarded, tape, first, leaves, from_kernel=from_kernel)
 
     ahead = None
     if memory.device == "cuda":
-        ahead = Ahead(kernels, descriptions(tape, slot(), rules, memory.device, kernels))
+        ahead = Ahead(kernels, descriptions(tape, slot(_fixed(specs, "cpu"), "cpu"), rules, "cpu", kernels))
     return TapeTimer(make, specs, memory, tape, chosen, ahead)
+
+
+def _fixed(specs: list[Spec], device: str) -> dict[str, GuardedTensor]:
+    """Inputs that are the same for all calls, by name."""
+    return {spec.name: _guard(spec, device) for spec in specs if spec.kind == "fixed"}
 
 
 def _guard(spec: Spec, device: str) -> GuardedTensor:
