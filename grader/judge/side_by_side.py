@@ -22,15 +22,18 @@ from grader.sandbox import rundir
 
 CORES_A_JUDGE = 4
 MOST = 4
+SHARED = 2
+"""Divides how many they are where other submissions are graded meanwhile: all wait for the card most of the time."""
 COST = {Kind.CODEGEN: 8.0, Kind.SPEED: 10.0, Kind.TRAFFIC: 3.0, Kind.ARTIFACT: 0.5}
 """Seconds of a check by its kind, for an even share; 2 for any other."""
 
 
 def judges(device: str, *, busy: bool) -> int:
     """How many judges pay: several on a GPU's machine with cores to spare, else one."""
-    if device != "cuda" or busy:
+    if device != "cuda":
         return 1
-    return max(1, min(MOST, len(os.sched_getaffinity(0)) // CORES_A_JUDGE))
+    count = min(MOST, len(os.sched_getaffinity(0)) // CORES_A_JUDGE)
+    return max(1, count // SHARED if busy else count)
 
 
 def run_side_by_side(plan: Plan, count: int) -> list[CheckResult]:

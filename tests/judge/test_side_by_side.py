@@ -63,6 +63,12 @@ def test_shares_every_check_once_and_those_that_time_together(tmp_path: Path) ->
     assert sum(bool(group & timed) for group in groups) == 1
 
 
-@pytest.mark.parametrize(("device", "busy"), [("cpu", False), ("cuda", True)])
-def test_judges_one_without_a_gpu_and_in_a_batch(device: str, busy: bool) -> None:
-    assert judges(device, busy=busy) == 1
+@pytest.mark.parametrize(
+    ("device", "cores", "alone", "busy"),
+    [("cpu", 64, 1, 1), ("cuda", 2, 1, 1), ("cuda", 8, 2, 1), ("cuda", 16, 4, 2), ("cuda", 64, 4, 2)],
+)
+def test_judges_are_several_on_a_gpu_with_cores_to_spare(
+    device: str, cores: int, alone: int, busy: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    assert (judges(device, busy=False), judges(device, busy=True)) == (alone, busy)

@@ -125,7 +125,7 @@ class Kernels:
             "entry": launch["entry"],
             "signature": dict(signature),
             "constexprs": [[list(path), self._encoded(launch, function, path, v)] for path, v in constexprs.items()],
-            "attributes": [[list(path), [list(pair) for pair in pairs]] for path, pairs in attributes.items() if pairs],
+            "attributes": [[list(path), [list(pair) for pair in pairs]] for path, pairs in attributes.items()],
             "options": options,
             "num_warps": chosen.num_warps,
             "num_stages": chosen.num_stages,
