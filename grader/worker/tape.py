@@ -300,6 +300,8 @@ class _Validator:
         parts = [sizes(value[name], f"{place}.{name}") for name in ("shape", "strides", "block_shape")]
         if len({len(part) for part in parts}) != 1 or not parts[0]:
             raise InvalidTape(f"{place}: shape, strides and block_shape differ in length.")
+        if 0 in parts[2]:
+            raise InvalidTape(f"{place}.block_shape: got {shown(value['block_shape'])}; a block has elements.")
         if value["padding"] not in ("zero", "nan"):
             raise InvalidTape(f"{place}.padding: got {shown(value['padding'])}; expected zero or nan.")
 

@@ -172,6 +172,7 @@ FORGED: dict[str, tuple[str, Any, str]] = {
         "which has no place here",
     ),
     "descriptor's lengths": ("steps.2.args.d.descriptor.strides", [1], "differ in length"),
+    "empty block of a descriptor": ("steps.2.args.d.descriptor.block_shape", [0, 16], "a block has elements"),
     "descriptor's base": ("steps.2.args.d.descriptor.base", {"t": 99}, "tensor 99 is used before"),
     "descriptor's padding": ("steps.2.args.d.descriptor.padding", "one", "expected zero or nan"),
     "reinterpreted as": ("steps.2.args.r.reinterpret.dtype", "a b", "reinterpret.dtype"),

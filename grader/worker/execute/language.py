@@ -80,7 +80,7 @@ class Rewriter(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
         self.generic_visit(node)
-        if isinstance(node.func, ast.Name) and node.func.id in ("min", "max", "print"):
+        if isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
             node.args.insert(0, node.func)  # The name may mean something else where it's called.
             node.func = ast.copy_location(_name(_BUILTIN), node.func)
         return node
@@ -131,13 +131,11 @@ def _value(holder: Any) -> Any:
 
 
 def nothing(*values: Any, **options: Any) -> None:
-    """Stands for what prints: a kernel that is judged prints nothing."""
+    """Stands for `tl.device_assert`, which does nothing where a kernel isn't compiled for debugging."""
 
 
 def _builtin(function: Any, *values: Any, **options: Any) -> Any:
-    """A call of Python's `min`, `max` or `print`, which the compiler takes for others; or of what hides them."""
-    if function is print:
-        return None
+    """A call of Python's `min` or `max`, which the compiler takes for others; or of what hides them."""
     if function is min or function is max:
         return _value((tl.core.builtin_min if function is min else tl.core.builtin_max)(*values))
     return function(*values, **options)
@@ -153,7 +151,6 @@ def apply() -> None:
         setattr(interpreter, name, helper)  # Rewritten functions find the interpreter's globals beside their own.
     interpreter.InterpretedFunction.__call__ = _call_helper
     builder = interpreter.InterpreterBuilder
-    builder.create_print = nothing
     builder.create_assert = nothing
     builder.create_assume = _assume
     builder.create_extern_elementwise = _extern
@@ -222,7 +219,6 @@ def _patches() -> list[tuple[Any, str, Any]]:
         interpreter._patch_builtin(package, builder, noted)
     for package in (tl, tl.core):
         interpreter._patch_lang_core(package, noted)
-        noted.set_attr(package, "static_print", nothing)
         noted.set_attr(package, "range", loop)
     interpreter._patch_lang_tensor(tl.tensor, noted)
     noted.found += faster.patches()

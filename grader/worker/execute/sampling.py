@@ -151,7 +151,7 @@ class Shadow:
 
         try:
             if base in ("copy", "_to_copy", "clone"):
-                return as_mask(args[-1] if base == "copy" else args[0]).expand(result.shape)
+                return as_mask(args[1] if base == "copy" else args[0]).expand(result.shape)
             if base in _REDUCTIONS and len(args) > 1:
                 dims = args[1] if isinstance(args[1], (list, tuple)) else [args[1]]
                 keep = args[2] if len(args) > 2 else kwargs.get("keepdim", False)

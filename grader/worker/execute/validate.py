@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import triton
 import triton.language as tl
@@ -63,11 +63,12 @@ _VALUE = object()
 
 @dataclass
 class _Function:
-    """One function's check: its entry, the names that it binds itself, and the file for messages."""
+    """One function's check: its entry, the names that it binds itself, and its calls of what prints."""
 
     entry: JSON
     parameters: set[str] = field(default_factory=set)
     own: set[str] = field(default_factory=set)
+    prints: list[ast.Call] = field(default_factory=list)
 
     def fail(self, node: ast.AST, problem: str) -> CannotRebuild:
         line = self.entry["line"] + getattr(node, "lineno", 1) - 1
@@ -75,7 +76,7 @@ class _Function:
 
 
 def check(entry: JSON) -> ast.Module:
-    """The syntax tree of a function's source.
+    """The syntax tree of a function's source, without what it prints: a kernel that is judged prints nothing.
 
     Raises:
         CannotRebuild: it isn't one function of the kernel language.
@@ -104,7 +105,25 @@ def check(entry: JSON) -> ast.Module:
     for node in inner:
         if isinstance(node, ast.JoinedStr) and id(node) not in texts:
             raise scope.fail(node, "makes a text (f-string); only messages of static_assert and prints can be one.")
-    return tree
+    for printing in scope.prints:
+        if not any(isinstance(node, ast.Expr) and node.value is printing for node in inner):
+            raise scope.fail(printing, "uses what a print returns.")
+    return cast(ast.Module, _Silent(scope.prints).visit(tree))
+
+
+class _Silent(ast.NodeTransformer):
+    """Leaves what is printed and drops the printing: it takes registers, and asks for a host that listens."""
+
+    def __init__(self, prints: list[ast.Call]) -> None:
+        self._prints = {id(call) for call in prints}
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+        if not isinstance(node.value, ast.Call) or id(node.value) not in self._prints:
+            return node
+        given = [*node.value.args, *(keyword.value for keyword in node.value.keywords)]
+        values = [value for value in given if not isinstance(value, (ast.Constant, ast.JoinedStr, ast.Starred))]
+        kept = ast.Expr(ast.Tuple(values, ast.Load())) if values else ast.Pass()
+        return ast.fix_missing_locations(ast.copy_location(kept, node))
 
 
 def reserved(name: str) -> bool:
@@ -348,8 +367,12 @@ def _call(scope: _Function, node: ast.Call) -> None:
             raise scope.fail(node, f"calls `{called.id}`, which isn't a function of kernels.")
     elif not isinstance(called, ast.Attribute):
         raise scope.fail(node, "calls the result of an expression.")
-    if _meaning(scope, called) is tl.constexpr:
+    meaning = _meaning(scope, called)
+    if meaning is tl.constexpr:
         raise scope.fail(node, "makes a tl.constexpr; write `name: tl.constexpr = value`.")
+    is_print = isinstance(called, ast.Name) and called.id == "print" and "print" not in scope.entry["bindings"]
+    if is_print or meaning is tl.device_print or meaning is tl.static_print:
+        scope.prints.append(node)
     for keyword in node.keywords:
         if keyword.arg is None or keyword.arg.startswith("_"):
             raise scope.fail(node, f"passes {keyword.arg or '**'} to a function.")

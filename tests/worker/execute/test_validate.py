@@ -56,6 +56,12 @@ def test_check_code_of_the_language_passes(name: str) -> None:
     check(function(ALLOWED[name]))
 
 
+def test_check_drops_prints_and_keeps_what_is_printed() -> None:
+    body = "if BLOCK:\n    tl.device_print('x', tl.atomic_add(x, 1))\ntl.static_print(f'{BLOCK}')\nprint(BLOCK, x)"
+    text = ast.unparse(check(function(body)))
+    assert text.endswith("    if BLOCK:\n        (tl.atomic_add(x, 1),)\n    pass\n    (BLOCK, x)")
+
+
 PICKLE = {"kind": "pickle", "text": "..."}
 REFUSED: dict[str, tuple[str, dict[str, Binding]]] = {
     # Python's own objects, reached by name.
@@ -109,6 +115,7 @@ REFUSED: dict[str, tuple[str, dict[str, Binding]]] = {
     "call of a local": ("y = x\ny(1)", {}),
     "format of a text": ("tl.static_print(f'{x!r:>100000000}')", {}),
     "f-string elsewhere": ("tl.store(x, f'{x}')", {}),
+    "value of a print": ("y = tl.device_print('x', x)\ntl.store(x, y)", {}),
     "inline assembly": ("tl.inline_asm_elementwise('mov.b32 $0, 1;', '=r', [], tl.int32, True, 1)", {}),
     "inline assembly of core": ("tl.core.inline_asm_elementwise('', '', [], tl.int32, True, 1)", {}),
     "another library": ("tl.core.extern_elementwise('lib', '/tmp/lib.bc', [x], {}, True)", {}),
