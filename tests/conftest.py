@@ -7,11 +7,15 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from grader.sandbox.forked import WarmExecutor
 
 # The same examples every time, no stopwatch (a slow machine's examples are as good), nothing written beside the tests.
 settings.register_profile(
@@ -64,6 +68,34 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def warm_executor() -> Iterator[WarmExecutor | None]:
+    """What forks executors for all tests of this process; None where kernels can't run."""
+    from grader.course import Course
+    from grader.sandbox.forked import WarmExecutor, launch_warm
+    from grader.sandbox.levels import choose_isolation
+    from grader.session import protected
+
+    if find_spec("triton") is None:
+        yield None
+        return
+    course = Course.find(Path(__file__).parent)
+    largest = max((lab.limits for lab in map(course.lab, course.lab_ids())), key=lambda limits: limits.memory_mib)
+    launched = launch_warm(choose_isolation("auto", protect=protected(course)), largest, "cpu", 4)
+    yield WarmExecutor(launched.sock, "cpu", largest.memory_mib)
+    launched.kill()
+
+
+@pytest.fixture
+def forked_executors(warm_executor: WarmExecutor | None) -> Iterator[None]:
+    """Executors are forked, as in a batch: half of what a small check takes is their start."""
+    from grader.sandbox import executor
+
+    executor.use_warm(warm_executor)
+    yield
+    executor.use_warm(None)
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from grader.mutants import Mistake, load_mistakes, load_variants, materialise
 from grader.report.model import CheckResult, Report, Status
 from grader.session import GradeRequest, grade
 
+pytestmark = pytest.mark.usefixtures("forked_executors")
 COURSE = Course.find(Path(__file__).parent)
 SEEDS = Seeds(b"the grader's own tests", "secret")
 LABS = [lab_id for lab_id in COURSE.lab_ids() if (COURSE.solution_dir(lab_id) / "reference").is_dir()]
