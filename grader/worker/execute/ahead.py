@@ -25,6 +25,7 @@ class Ahead:
 
     def __init__(self, kernels: Kernels, descriptions: Sequence[JSON]) -> None:
         self._kernels, self._waiting = kernels, list[JSON]()
+        self._target = driver.active.get_current_target()  # A forked process can't ask a GPU.
         for description in descriptions:
             with contextlib.suppress(CannotLower):
                 kernels.lower(description)
@@ -51,9 +52,9 @@ class Ahead:
             return
         status = 1
         try:
-            target = driver.active.get_current_target()
             cut_off()
-            triton.compile(self._kernels.source(description), target=target, options=dict(description["options"]))
+            source, options = self._kernels.source(description), dict(description["options"])
+            triton.compile(source, target=self._target, options=options)
             status = 0
         finally:
             os._exit(status)

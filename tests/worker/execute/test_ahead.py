@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 from running import RULES, Tape, executor, leaf
+from triton.runtime.driver import driver
 
 from grader.worker.calls import Arguments
 from grader.worker.execute.ahead import Ahead
@@ -47,7 +49,15 @@ def described(tape: Tape, returned: Any) -> tuple[Any, list[Any], Any]:
 
 
 @pytest.mark.parametrize("n", [4096, 4095, 1])
-def test_launch_finds_what_was_compiled_ahead(n: int, hits: list[bool]) -> None:
+def test_launch_finds_what_was_compiled_ahead(n: int, hits: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    executor()  # puts its driver in place
+    parent, target = os.getpid(), driver.active.get_current_target()
+
+    def ask_the_gpu() -> Any:
+        assert os.getpid() == parent, "CUDA can't be used in a forked process"
+        return target
+
+    monkeypatch.setattr(driver.active, "get_current_target", ask_the_gpu)
     tape = Tape()
     x, o = tape.input("x"), tape.empty(64, 64)
     tape.launch(scaled_copy, [16], x, o, n, 2.0, BLOCK=256)
