@@ -11,12 +11,12 @@ import torch
 import triton
 import triton.language as tl
 from running import RULES, Tape, executor, leaf
-from triton.runtime.driver import driver
 
 from grader.worker.calls import Arguments
 from grader.worker.execute.ahead import Ahead
 from grader.worker.execute.describing import descriptions_run
 from grader.worker.execute.run import Options
+from grader.worker.stand_in_driver import StandInDriver
 
 
 @triton.jit
@@ -50,14 +50,13 @@ def described(tape: Tape, returned: Any) -> tuple[Any, list[Any], Any]:
 
 @pytest.mark.parametrize("n", [4096, 4095, 1])
 def test_launch_finds_what_was_compiled_ahead(n: int, hits: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
-    executor()  # puts its driver in place
-    parent, target = os.getpid(), driver.active.get_current_target()
+    parent, asked = os.getpid(), StandInDriver.get_current_target
 
-    def ask_the_gpu() -> Any:
+    def ask_the_gpu(self: StandInDriver) -> Any:
         assert os.getpid() == parent, "CUDA can't be used in a forked process"
-        return target
+        return asked(self)
 
-    monkeypatch.setattr(driver.active, "get_current_target", ask_the_gpu)
+    monkeypatch.setattr(StandInDriver, "get_current_target", ask_the_gpu)
     tape = Tape()
     x, o = tape.input("x"), tape.empty(64, 64)
     tape.launch(scaled_copy, [16], x, o, n, 2.0, BLOCK=256)
