@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	@echo "==> grading the reference solution of lab02 (NumPy)"
 	@$(BIN)/grade lab02 --submission solutions/lab02_online_softmax/reference
-	@echo "==> grading the reference solution of lab06 (Triton, on the CPU through its interpreter, about 45 s)"
+	@echo "==> grading the reference solution of lab06 (Triton, on the CPU through its interpreter, about half a minute)"
 	@$(BIN)/grade lab06 --submission solutions/lab06_fa2_forward/reference --device cpu
 	@echo "==> done. Your turn: edit starter/lab02_online_softmax/online_softmax.py, then run $(BIN)/grade lab02"
 

@@ -256,10 +256,3 @@ def forward(case: AttentionCase) -> Result:
     o, lse = forward_view(RowView.whole(case))
     shape = (case.batch, case.q_heads, case.q_len)
     return o.reshape(*shape, -1), lse.reshape(shape)
-
-
-def oracle_rows(case: AttentionCase, rows: Array) -> Result:
-    """Exact O (n, head_dim) and LSE (n,) of the rows (n, 3) given as (batch, head, query) triples."""
-    view = RowView(case, rows[:, 0], rows[:, 1], rows[:, 2][:, None])
-    o, lse = forward_view(view)
-    return o[:, 0], lse[:, 0]

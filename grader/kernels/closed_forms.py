@@ -166,41 +166,6 @@ def fa2_forward_traffic(
     )
 
 
-def fa2_forward_load_bounds(
-    batch: int,
-    q_heads: int,
-    kv_heads: int,
-    q_len: int,
-    k_len: int,
-    head_dim: int,
-    block_m: int,
-    block_n: int,
-    causal: bool = False,
-    itemsize: int = 2,
-    window: Window | None = None,
-) -> Bounds:
-    """Bytes that an FA2 forward may load.
-
-    Low: nothing is read more than its visible part needs at `block_n` = 1, so that skipping exactly is no mistake.
-    High: the closed form with tiles of `block_n`, plus one float32 statistic a row.
-    """
-    exact = fa2_forward_traffic(batch, q_heads, kv_heads, q_len, k_len, head_dim, block_m, 1, causal, itemsize, window)
-    tiled = fa2_forward_traffic(
-        batch, q_heads, kv_heads, q_len, k_len, head_dim, block_m, block_n, causal, itemsize, window
-    )
-    return Bounds(low=exact.loaded, high=tiled.loaded + batch * q_heads * q_len * LSE_ITEMSIZE)
-
-
-def fa1_forward_bytes(seq_len: int, head_dim: int, block_c: int, itemsize: int = 2) -> int:
-    """HBM bytes a head of FA1's forward (Algorithm 1 of 2205.14135): 2Nd + Tc·(3Nd + 4N) elements.
-
-    K and V once; for each of the Tc = ⌈N/Bc⌉ column blocks Q and O are read and O written, and l and m, in float32,
-    are read and written.
-    """
-    columns, tile = _ceil_div(seq_len, block_c), seq_len * head_dim
-    return (2 * tile + columns * 3 * tile) * itemsize + columns * 4 * seq_len * LSE_ITEMSIZE
-
-
 def fa1_backward_bytes(seq_len: int, head_dim: int, block_c: int, itemsize: int = 2) -> int:
     """HBM bytes a head of FA1's backward (Algorithm 4 of 2205.14135): 4Nd + Tc·(5Nd + 2N) elements.
 
@@ -208,21 +173,6 @@ def fa1_backward_bytes(seq_len: int, head_dim: int, block_c: int, itemsize: int 
     """
     columns, tile = _ceil_div(seq_len, block_c), seq_len * head_dim
     return (4 * tile + columns * 5 * tile) * itemsize + columns * 2 * seq_len * LSE_ITEMSIZE
-
-
-def fa2_forward_bytes(seq_len: int, head_dim: int, block_r: int, itemsize: int = 2) -> int:
-    """HBM bytes a head of FA2's forward (Algorithm 1 of 2307.08691): 2Nd + N + Tr·2Nd elements, the N in float32."""
-    rows, tile = _ceil_div(seq_len, block_r), seq_len * head_dim
-    return (2 * tile + rows * 2 * tile) * itemsize + seq_len * LSE_ITEMSIZE
-
-
-def standard_attention_bytes(
-    batch: int, q_heads: int, kv_heads: int, q_len: int, k_len: int, head_dim: int, itemsize: int = 2
-) -> int:
-    """Bytes of unfused attention (Algorithm 0 of 2205.14135): S and P each written and read once, Q, K, V, O once."""
-    scores = 4 * batch * q_heads * q_len * k_len
-    operands = 2 * batch * q_heads * q_len * head_dim + 2 * batch * kv_heads * k_len * head_dim
-    return (scores + operands) * itemsize
 
 
 def decode_traffic_bounds(

@@ -91,11 +91,6 @@ class GuardedTensor(Guarded):
         return _view(self._buffer, WORD_DTYPES[word]).as_strided(shape, steps, start * words)
 
     @property
-    def storage_address(self) -> int:
-        """Where the storage begins that the submission's tensor and its views share."""
-        return int(self._buffer.untyped_storage().data_ptr())
-
-    @property
     def own(self) -> Any:
         """The argument as it was made, whatever became of `value`'s shape and strides."""
         return self._own

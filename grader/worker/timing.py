@@ -26,7 +26,6 @@ from .guards import ContractError, array_extent
 clock = time.perf_counter_ns
 _ndarray, _multiply, _float32 = np.ndarray, np.multiply, np.float32
 
-MODES = ("call", "backward")
 GRAPHS = 2
 """Captured windows that are kept: those of n and of 2n calls."""
 Pick = tuple[int, list[tuple[int, Any]]]

@@ -73,15 +73,6 @@ def test_forward_in_blocks_equals_forward_at_once(monkeypatch: pytest.MonkeyPatc
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-14)
 
 
-def test_oracle_rows_sampled_equals_the_whole() -> None:
-    case = attention.case(np.random.default_rng(3), batch=2, q_heads=4, kv_heads=2, q_len=50, k_len=70, causal=True)
-    rows = np.array([[0, 0, 0], [1, 3, 49], [0, 2, 17]])
-    o, lse = oracle.oracle_rows(case, rows)
-    whole_o, whole_lse = oracle.forward(case)
-    np.testing.assert_allclose(o, whole_o[tuple(rows.T)], atol=1e-14)
-    np.testing.assert_allclose(lse, whole_lse[tuple(rows.T)], atol=1e-14)
-
-
 def test_row_view_sample_reaches_every_tile_and_both_ends() -> None:
     case = attention.case(np.random.default_rng(4), batch=2, q_heads=4, q_len=200, k_len=16, head_dim=8)
     view = RowView.sample(case, np.random.default_rng(5), slices=3)

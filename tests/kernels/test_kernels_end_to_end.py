@@ -13,7 +13,7 @@ from small_submission import card, small_submission
 
 pytest.importorskip("triton")
 
-from grader.kernels.closed_forms import fa2_forward_load_bounds, fa2_forward_traffic
+from grader.kernels.closed_forms import fa2_forward_traffic
 from grader.kernels.compile import KernelReport, read_reports
 from grader.kernels.gates import gate_all
 from grader.sandbox.failures import ContractViolated, OutOfBounds
@@ -104,7 +104,6 @@ def test_traced_call_equals_the_closed_form_to_the_byte(
     assert (traffic.loaded("q"), traffic.loaded("k"), traffic.loaded("v")) == (want.q, want.k, want.v)
     assert (traffic.stored("out:0"), traffic.stored("out:1")) == (want.o, want.lse)
     assert (traffic.loaded_bytes, traffic.stored_bytes) == (want.loaded, want.stored)
-    assert fa2_forward_load_bounds(*shape).holds(traffic.loaded_bytes)
     assert np.abs(np.asarray(traced.value[0].data, np.float64) - exact(*given, causal)).max() < 1e-2
 
 

@@ -49,14 +49,13 @@ class Trial:
     Attributes:
         report: what it returned; None where that was no report.
         problem: why there is none.
-        calls: of the kernel, in order. reference_calls: of the reference.
+        calls: of the kernel, in order.
     """
 
     specimen: Specimen
     report: CorrectnessReport | None
     problem: str = ""
     calls: list[Call] = field(default_factory=list)
-    reference_calls: list[Call] = field(default_factory=list)
 
     @property
     def accepted(self) -> bool:
@@ -111,10 +110,10 @@ def try_harness(
     try:
         value = submission.call(FUNCTION, *hosted, [dict(table) for table in tables], seed, module=MODULE)
     except SubmissionRaised as raised:
-        return Trial(specimen, None, raised.message, kernel.calls, reference.calls)
+        return Trial(specimen, None, raised.message, kernel.calls)
     report = report_of(value)
     _require_asked(report, tables, seed)
-    return Trial(specimen, report, "", kernel.calls, reference.calls)
+    return Trial(specimen, report, "", kernel.calls)
 
 
 def own_report(submission: Calling, tables: Sequence[ShapeTable], seed: int) -> Any:

@@ -17,7 +17,6 @@ Array = NDArray[Any]
 Codes = NDArray[np.uint8]
 
 LARGEST = 448.0
-SMALLEST_NORMAL, SMALLEST = 2.0**-6, 2.0**-9
 NAN_CODES = (0x7F, 0xFF)
 VALUES: Array = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
 """Code → value."""
