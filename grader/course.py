@@ -37,7 +37,11 @@ class _Model(BaseModel):
 
 
 class CheckSpec(_Model):
-    """One row of `[checks.<id>]`: what is asked, what it is worth, what it is held to."""
+    """One row of `[checks.<id>]`: what is asked, what it is worth, what it is held to.
+
+    Attributes:
+        seconds: about what it takes on a GPU's machine, where its kind tells too little to share the checks out well.
+    """
 
     title: str
     kind: Kind
@@ -45,6 +49,7 @@ class CheckSpec(_Model):
     hidden: bool = False
     requires: tuple[Requirement, ...] = ()
     timeout_s: Annotated[float, Field(gt=0)] | None = None
+    seconds: Annotated[float, Field(gt=0)] | None = None
     thresholds: dict[str, float] = Field(default_factory=dict)
 
     @field_validator("kind", mode="before")

@@ -24,8 +24,8 @@ CORES_A_JUDGE = 4
 MOST = 4
 SHARED = 2
 """Divides how many they are where other submissions are graded meanwhile: all wait for the card most of the time."""
-COST = {Kind.CODEGEN: 8.0, Kind.SPEED: 10.0, Kind.TRAFFIC: 3.0, Kind.ARTIFACT: 0.5}
-"""Seconds of a check by its kind, for an even share; 2 for any other."""
+COST = {Kind.SPEED: 13.0, Kind.TRAFFIC: 3.0, Kind.ARTIFACT: 0.5}
+"""Seconds of a check by its kind, on an H200, for an even share, where it doesn't say; 5 for any other."""
 
 
 def judges(device: str, *, busy: bool) -> int:
@@ -82,7 +82,7 @@ def shares(plan: Plan, count: int) -> list[frozenset[str]]:
     units += [[check_id] for check_id in checks if check_id in plan.expected and check_id not in timed]
 
     def cost(unit: list[str]) -> float:
-        return sum(COST.get(checks[check_id].kind, 2.0) for check_id in unit)
+        return sum(checks[each].seconds or COST.get(checks[each].kind, 5.0) for each in unit)
 
     groups: list[list[str]] = [[] for _ in range(count)]
     for unit in sorted(units, key=cost, reverse=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,14 @@ def test_shares_every_check_once_and_those_that_time_together(tmp_path: Path) ->
     assert sorted(check for group in groups for check in group) == sorted(checks)
     timed = {check for check, spec in checks.items() if spec.kind is Kind.SPEED}
     assert sum(bool(group & timed) for group in groups) == 1
+
+
+def test_shares_give_a_check_that_takes_long_to_a_judge_with_little_else(tmp_path: Path) -> None:
+    plan = make_plan(write_course(tmp_path), lambda x: x)
+    small = plan.lab.checks["small"]
+    checks = {f"c{n}": small.model_copy(update={"seconds": 60.0 if n == 3 else None}) for n in range(8)}
+    groups = shares(dataclasses.replace(plan, lab=plan.lab.model_copy(update={"checks": checks})), 2)
+    assert frozenset({"c3"}) in groups
 
 
 @pytest.mark.parametrize(
