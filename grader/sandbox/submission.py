@@ -29,6 +29,7 @@ from grader.sandbox.recorded import Described, Recorded
 from grader.sandbox.timed import TimedWorker
 from grader.sandbox.worker_process import LaunchedWorker
 from grader.worker.channel import BUSY_VARIABLE
+from grader.worker.tape import InvalidTape, validate
 from grader.worker.traffic_model import Traffic
 from grader.worker.wire import Tensor
 
@@ -499,8 +500,10 @@ class Submission:
             timeout_s=limit_s,
             doing=f"calling `{function}`",
         )
-        if type(tape) is not dict:
-            raise ContractViolated(f"What `{function}` did was not recorded as a table.")
+        try:
+            validate(tape)
+        except InvalidTape as problem:
+            raise ContractViolated(f"What `{function}` did was recorded out of form: {problem}") from problem
         return Recorded(
             function,
             tape,

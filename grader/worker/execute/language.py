@@ -22,7 +22,7 @@ from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
 from ..guards import ContractError
-from . import faster
+from . import as_compiled, faster
 from . import libdevice as libdevice_in_numpy
 
 _LOOP, _ASSIGNED, _VALUE, _BUILTIN = (f"_interpreted_{name}" for name in ("loop", "assigned", "value", "builtin"))
@@ -155,6 +155,7 @@ def apply() -> None:
     builder.create_assume = _assume
     builder.create_extern_elementwise = _extern
     builder.create_descriptor_reduce = _descriptor_reduce
+    as_compiled.apply()
 
 
 def _assume(self: Any, condition: Any) -> None:
@@ -220,6 +221,7 @@ def _patches() -> list[tuple[Any, str, Any]]:
     for package in (tl, tl.core):
         interpreter._patch_lang_core(package, noted)
         noted.set_attr(package, "range", loop)
+        as_compiled.hints(noted, package)
     interpreter._patch_lang_tensor(tl.tensor, noted)
     noted.found += faster.patches()
     for name, value in vars(tl.tensor).items():

@@ -32,6 +32,16 @@ _LAYOUTS = "triton.experimental.gluon.language"
 _BUILTINS = {name: getattr(__import__("builtins"), name) for name in sorted(BUILTINS)}
 
 
+class Constants(list[Any]):
+    """A list that kernel code refers to; `+=` makes another one, so that no call leaves something to the next."""
+
+    def __iadd__(self, other: Any) -> list[Any]:  # type: ignore[override, misc]
+        return [*self, *other]
+
+    def __imul__(self, times: Any) -> list[Any]:  # type: ignore[override, misc]
+        return self * times
+
+
 class Twin(InterpretedFunction):  # type: ignore[misc]
     """A function as the interpreter runs it, rewritten already; `fn` is the rewritten one."""
 
@@ -125,7 +135,7 @@ class Rebuilt:
             return tl.constexpr(self.value(binding["value"]))
         if kind in ("tuple", "list"):
             items = [self.value(item) for item in binding["items"]]
-            return tuple(items) if kind == "tuple" else items
+            return tuple(items) if kind == "tuple" else Constants(items)
         if kind == "layout":
             return self._layout(binding)
         if kind in ("module", "import", "dtype"):

@@ -385,3 +385,60 @@ def number_from_a_branch(x, o, n):
 def wrong_assumption(x, o, n):
     tl.assume(n > 100)
     tl.store(o + tl.arange(0, 16), tl.load(x + tl.arange(0, 16)))
+
+
+@triton.jit
+def bits_add_up(x, o, n):
+    bit = tl.load(x + tl.arange(0, 16)) > -1000.0
+    tl.store(o + tl.arange(0, 16), (bit + bit).to(tl.float32) + (bit * bit).to(tl.float32))
+
+
+@triton.jit
+def number_beats_nan(x, o, n):
+    value = tl.load(x + tl.arange(0, 16))
+    nan = value * float("inf") - value * float("inf")
+    both = tl.maximum(nan, value) + tl.minimum(value, nan) + tl.clamp(nan, 1.0, 2.0)
+    tl.store(o + tl.arange(0, 16), both)
+
+
+@triton.jit
+def true_hints(x, o, n):
+    i = tl.max_contiguous(tl.multiple_of(tl.arange(0, 16), 16), 16)
+    j = tl.max_constancy(i // 4, 4)
+    tl.store(o + i, tl.load(x + i) + tl.multiple_of(j * 8, 8).to(tl.float32))
+
+
+@triton.jit
+def false_multiple(x, o, n):
+    i = tl.multiple_of(tl.arange(0, 16) * 7 % 16, 16)
+    tl.store(o + i, tl.load(x + i))
+
+
+@triton.jit
+def false_run(x, o, n):
+    i = tl.max_contiguous(tl.arange(0, 16) * 7 % 16, 16)
+    tl.store(o + i, tl.load(x + i))
+
+
+@triton.jit
+def false_constant(x, o, n):
+    i = tl.max_constancy(tl.arange(0, 16), 2)
+    tl.store(o + i, tl.load(x + i))
+
+
+@triton.jit
+def division_by_zero(x, o, n):
+    i = tl.arange(0, 16)
+    tl.store(o + i, (i // (i - i)).to(tl.float32))
+
+
+@triton.jit
+def nan_as_whole_number(x, o, n):
+    i = tl.arange(0, 16)
+    tl.store(o + i, (tl.load(x + i) * float("inf")).to(tl.int32).to(tl.float32))
+
+
+@triton.jit
+def place_of_nan(x, o, n):
+    nan = tl.load(x + tl.arange(0, 16)) * float("inf") * 0.0
+    tl.store(o + tl.arange(0, 16), tl.argmax(nan, 0).to(tl.float32))

@@ -84,6 +84,9 @@ CASES: dict[str, Callable[[], torch.Tensor]] = {
     "helpers": lambda: X + 3 + X + 1 + 15,
     "float8_and_float64": lambda: X + X.to(torch.float8_e5m2).float() + 1.5 * X + X,
     "random_numbers": lambda: torch.ones(16),
+    "bits_add_up": lambda: torch.ones(16),
+    "number_beats_nan": lambda: 2 * X + 1,
+    "true_hints": lambda: X + 8 * (WHOLE // 4),
 }
 
 
@@ -104,6 +107,18 @@ def test_interpreted_kernel_computes_what_it_compiles_to(name: str, capfd: pytes
     printed = capfd.readouterr().out
     assert "printed" not in printed
     assert printed.count("compiling") <= 1  # by the compiler
+
+
+@pytest.mark.parametrize("name", ["false_multiple", "false_run", "false_constant"])
+def test_interpreted_hint_that_is_not_true_is_refused(name: str) -> None:
+    with pytest.raises(ContractError, match=r"tl.m\w+ is told what isn't true"):
+        result(getattr(kernels, name), 8)
+
+
+@pytest.mark.parametrize("name", ["division_by_zero", "nan_as_whole_number", "place_of_nan"])
+def test_interpreted_operation_that_a_gpu_leaves_undefined_is_refused(name: str) -> None:
+    with pytest.raises(ContractError, match=r"divided by 0|can't hold|where one is NaN"):
+        result(getattr(kernels, name), 8)
 
 
 def test_interpreted_constants() -> None:
