@@ -78,11 +78,11 @@ def test_output_comes_from_a_triton_kernel(submission: Submission, judge: Judge)
 
 
 @check("fa2-traffic")
-@pytest.mark.parametrize(("q_len", "k_len", "head_dim"), [(256, 256, 64), (200, 136, 128)])
+@pytest.mark.parametrize(("q_len", "k_len", "head_dim"), [(256, 256, 64), (200, 136, 128), (32, 1200, 16)])
 def test_traffic_equals_the_closed_form(
     submission: Submission, judge: Judge, q_len: int, k_len: int, head_dim: int
 ) -> None:
-    """Two heads without a mask, even and ragged: loads and stores counted in the interpreter."""
+    """Without a mask, even and ragged, and few queries of many keys: loads and stores counted in the interpreter."""
     case = attention.case(judge.rng(), q_len=q_len, k_len=k_len, head_dim=head_dim)
     traced = submission.traced_call(attention.FUNCTION, *attention.to_tensors(case), interpreted=True, causal=False)
     attention.judge_forward(judge, case, *attention.check_forward(traced.value, case, "cpu"))

@@ -142,8 +142,8 @@ def test_sums_do_not_depend_on_the_order_of_programs(
 
 @check("linear-memory")
 def test_memory_is_linear_in_the_lengths(submission: Submission, judge: Judge) -> None:
-    """320 queries, 512 keys, head_dim 32: one float32 score matrix would be far more than partials of the gradients."""
-    asked = judging.problem(judge.rng(), q_heads=1, q_len=320, k_len=512, head_dim=32)
+    """512 queries and keys, head_dim 16: a score matrix, even of bytes, is more than partials of the gradients."""
+    asked = judging.problem(judge.rng(), q_heads=1, q_len=512, k_len=512, head_dim=16)
     traced = submission.traced_call(judging.BACKWARD, *asked.arguments("cpu"), interpreted=True, **asked.options())
     found = judging.check_gradients(traced.value, asked.case, "cpu")
     judging.judge_gradients(judge, asked, found)

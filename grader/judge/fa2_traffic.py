@@ -5,7 +5,8 @@ loads B·H·(q_len·d + ⌈q_len/Br⌉·2·k_len·d) elements, stores O and the 
 
 Br isn't told by the submission: it follows from how often K was read and from how many programs read it. A kernel may
 split the keys over s programs, each of which then reads Q again and leaves a float32 partial (O, max, sum) that a
-second kernel merges; s follows from how often Q was read.
+second kernel merges; s follows from how often Q was read, and all who read Q must read keys. What s partials take
+would hold the scores of few keys: one case has more.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from grader.report.model import Diagnosis
 from grader.worker.traffic_model import Traffic
 
 FLOAT_BYTES = 4
+ROUNDED_ROWS = 128
+"""Results may have room for rows up to a multiple of it."""
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -42,7 +45,7 @@ class Work:
         rows: query rows of all heads.
         q_bytes: Q once; O is as large. kv_bytes: K once a query head; V is as large.
         splits: how often Q was read, that is into how many runs the keys are split.
-        programs: programs of the launches that read K.
+        programs: programs of the launches that read K. readers: those of them that did read some.
     """
 
     heads: int
@@ -52,6 +55,7 @@ class Work:
     kv_bytes: int
     splits: int
     programs: int
+    readers: int
 
 
 def judge_fa2_traffic(judge: Judging, case: AttentionCase, traffic: Traffic) -> None:
@@ -71,6 +75,12 @@ def judge_fa2_traffic(judge: Judging, case: AttentionCase, traffic: Traffic) -> 
             f"tile of {int(most[1])} to {int(most[0])} query rows.",
             diagnosis=_KV_RELOADED,
         )
+    if work.readers < work.programs:
+        judge.fail(
+            f"{work.programs - work.readers} of {work.programs} programs read no key; a program without keys has "
+            "nothing to do, and needn't be launched.",
+            diagnosis=_Q_RELOADED,
+        )
     a_program = work.programs * (work.kv_bytes // work.heads) // work.splits
     if traffic.loaded("k") > a_program:
         times = traffic.loaded("k") / a_program
@@ -79,7 +89,7 @@ def judge_fa2_traffic(judge: Judging, case: AttentionCase, traffic: Traffic) -> 
             "reads it once and keeps what it needs in registers.",
             diagnosis=_KV_RELOADED,
         )
-    _judge_results(judge, traffic, work)
+    _judge_results(judge, case, traffic, work)
 
 
 def judge_skipped_tiles(judge: Judging, case: AttentionCase, traffic: Traffic, label: str) -> None:
@@ -93,7 +103,7 @@ def judge_skipped_tiles(judge: Judging, case: AttentionCase, traffic: Traffic, l
     fits = [block for block in BLOCKS if -(-case.q_len // block) <= row_blocks]
     block_m = min(int(judge.thresholds["max_block_m"]), fits[0] if fits else case.q_len)
     row_bytes = case.head_dim * numpy_dtype(case.dtype).itemsize
-    most = work.heads * row_bytes * _keys(case, block_m, int(judge.thresholds["max_block_n"]) * work.splits)
+    most = work.heads * row_bytes * _keys(case, block_m, int(judge.thresholds["max_block_n"]), ragged=work.splits > 1)
     least = work.heads * row_bytes * _keys(case, block_m, 1)
     for name in ("k", "v"):
         loaded = traffic.loaded(name)
@@ -120,9 +130,13 @@ def measure_work(judge: Judging, case: AttentionCase, traffic: Traffic) -> Work:
     for name in ("q", "k", "v"):
         judge.measure(f"{name}_loaded_bytes", traffic.loaded(name))
     programs = sum(record.programs for record in traffic.records if _reads(record.tensors, "k"))
+    readers = sum(
+        max((record.tensors[key].readers for key in ("k", "copy:k") if key in record.tensors), default=0)
+        for record in traffic.records
+    )
     judge.measure("programs", programs)
     splits = _splits(judge, case, traffic, q_bytes)
-    return Work(heads, heads * case.q_len, case.head_dim, q_bytes, kv_bytes, splits, programs)
+    return Work(heads, heads * case.q_len, case.head_dim, q_bytes, kv_bytes, splits, programs, readers)
 
 
 def _measure_against_bound(judge: Judging, case: AttentionCase, traffic: Traffic, work: Work) -> None:
@@ -171,7 +185,7 @@ def _row_blocks(judge: Judging, case: AttentionCase, traffic: Traffic, work: Wor
     return traffic.loaded("k") // work.kv_bytes
 
 
-def _judge_results(judge: Judging, traffic: Traffic, work: Work) -> None:
+def _judge_results(judge: Judging, case: AttentionCase, traffic: Traffic, work: Work) -> None:
     """O and LSE are stored once; what else is moved fits the partials of the splits."""
     o_bytes, lse_bytes = traffic.stored("out:0"), traffic.stored("out:1")
     judge.measure("o_stored_bytes", o_bytes)
@@ -187,7 +201,9 @@ def _judge_results(judge: Judging, traffic: Traffic, work: Work) -> None:
     partial = work.splits * work.rows * (work.head_dim + 2) * FLOAT_BYTES if work.splits > 1 else 0
     spare = 2 * work.rows * FLOAT_BYTES
     # Rows of a last tile that the results' memory has room for, and the results themselves don't.
-    padding = sum(tensor.padding_bytes for tensor in traffic.tensors.values())
+    rounded = -(-case.q_len // ROUNDED_ROWS) * ROUNDED_ROWS / case.q_len
+    room = int((rounded - 1) * (work.q_bytes + work.rows * LSE_ITEMSIZE))
+    padding = min(room, sum(tensor.padding_bytes for tensor in traffic.tensors.values()))
     for what, moved in (
         ("loads", traffic.loaded_bytes - named),
         ("stores", traffic.stored_bytes - o_bytes - lse_bytes - padding),
@@ -201,8 +217,12 @@ def _judge_results(judge: Judging, traffic: Traffic, work: Work) -> None:
             )
 
 
-def _keys(case: AttentionCase, block_m: int, block_n: int) -> int:
-    """Keys that the row blocks of one head load, with tiles of `block_n` and the case's mask."""
+def _keys(case: AttentionCase, block_m: int, block_n: int, *, ragged: bool = False) -> int:
+    """Keys that the row blocks of one head load, with tiles of `block_n` and the case's mask.
+
+    Args:
+        ragged: tiles don't begin at multiples of `block_n`, but where a split does.
+    """
     left, right = case.window if case.window is not None else (-1, -1)
     right = 0 if case.causal else right
     diagonal, total = case.k_len - case.q_len, 0
@@ -211,7 +231,8 @@ def _keys(case: AttentionCase, block_m: int, block_n: int) -> int:
         start = max(0, first + diagonal - left) if left >= 0 else 0
         stop = min(case.k_len, last + diagonal + right + 1) if right >= 0 else case.k_len
         if stop > start:
-            total += min(case.k_len, -(-stop // block_n) * block_n) - start // block_n * block_n
+            whole = min(case.k_len, -(-stop // block_n) * block_n) - start // block_n * block_n
+            total += min(case.k_len, stop - start + 2 * (block_n - 1)) if ragged else whole
     return total
 
 

@@ -5,11 +5,15 @@ The launcher sees descriptions of tensors only (shape, strides, dtype); the valu
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from grader.sandbox.executor import Executor, Input, Tape
+from grader.sandbox.failures import NotCompilable
 from grader.worker.wire import Tensor
 
 
@@ -32,7 +36,9 @@ class Recorded:
     cotangents: tuple[Any, ...] = ()
 
     def run(self, *, mutable: tuple[str, ...] = (), timeout_s: float | None = None, **options: Any) -> dict[str, Any]:
-        """Run the tape; see `Executor.run`."""
+        """Run the tape; see `Executor.run`. Of an autotuner's configurations the inputs' numbers choose."""
+        if self.candidates > 1 and not {"candidate", "sample"} & options.keys():
+            options["turn"] = zlib.crc32(b"".join(np.asarray(item.value.data).tobytes() for item in self.inputs[:1]))
         inputs = [replace(item, mutable=item.name.split("[")[0] in mutable) for item in self.inputs]
         return self.executor.run(
             self.tape,
@@ -44,11 +50,30 @@ class Recorded:
             doing=f"running the kernels of `{self.function}`",
         )
 
+    def run_heaviest(self, **options: Any) -> dict[str, Any]:
+        """Run the tape with each of an autotuner's configurations that compiles; the reply that tells of most bytes.
+
+        Raises:
+            NotCompilable: none does. And see `run`.
+        """
+        replies: list[dict[str, Any]] = []
+        for number in range(self.candidates):
+            try:
+                replies.append(self.run(candidate=number, **options))
+            except NotCompilable:
+                if number == self.candidates - 1 and not replies:
+                    raise
+        return max(replies, key=lambda reply: int(reply["traffic"]["loaded_bytes"] + reply["traffic"]["stored_bytes"]))
+
+    @property
+    def candidates(self) -> int:
+        """The most configurations that one of its launches has."""
+        return max((len(step.get("candidates", ())) for step in self.tape["steps"]), default=0) or 1
+
     @property
     def autotuned(self) -> bool:
-        """Whether a launch has several configurations, as far as the tape says so."""
-        steps = self.tape.get("steps")
-        return type(steps) is list and any(type(step) is dict and "candidates" in step for step in steps)
+        """Whether a launch has configurations to choose among."""
+        return any("candidates" in step for step in self.tape["steps"])
 
     def compile(self, capabilities: Sequence[int]) -> Callable[[], Any]:
         """Begin to compile; the function that it returns waits for what `grader.kernels.compile` reads reports from."""

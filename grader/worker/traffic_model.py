@@ -13,11 +13,13 @@ class TensorTraffic:
     Attributes:
         padding_bytes: of a result's storage, what was stored to elements that the result doesn't have; `stored_bytes`
             leaves them out.
+        readers: programs that loaded from it, of all launches.
     """
 
     loaded_bytes: int = 0
     stored_bytes: int = 0
     padding_bytes: int = 0
+    readers: int = 0
 
 
 @dataclass
@@ -126,11 +128,11 @@ def _text(value: object) -> str:
     return value[:500]
 
 
+_OF_A_TENSOR = ("loaded_bytes", "stored_bytes", "padding_bytes", "readers")
+
+
 def _tensors(table: dict[str, Any]) -> dict[str, TensorTraffic]:
-    return {
-        _text(name): TensorTraffic(*(_count(item[key]) for key in ("loaded_bytes", "stored_bytes", "padding_bytes")))
-        for name, item in table.items()
-    }
+    return {_text(name): TensorTraffic(*(_count(item[key]) for key in _OF_A_TENSOR)) for name, item in table.items()}
 
 
 def _record(table: dict[str, Any]) -> LaunchRecord:

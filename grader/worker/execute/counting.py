@@ -83,6 +83,13 @@ class Launched:
     regions: list[Region]
     bounds: Bounds
 
+    def run(self, run: Callable[[], None]) -> None:
+        """Run one program, and note what it read from."""
+        before = [region.loaded for region in self.regions]
+        run()
+        for region, loaded in zip(self.regions, before, strict=True):
+            region.readers += region.loaded > loaded
+
 
 @dataclass
 class Counter:
@@ -144,14 +151,20 @@ class Counter:
                         entry = table.setdefault(name, TensorTraffic())
                         entry.loaded_bytes += region.loaded
                         entry.stored_bytes += region.stored
+                        entry.readers += region.readers
         self._split_padding(tensors, memory, results)
         records = [launched.record for launched in self.launches]
         launched_with = {region.storage.start for launched in self.launches for region in launched.regions}
         scratch = {True: 0, False: 0}
+        given = [item for item in [*results, *gradients.values()] if isinstance(item, torch.Tensor)]
         for storage in memory:
             of_launch = storage.start in launched_with
-            if names.get(storage.start, "" if of_launch else "tmp:").startswith(("scratch:", "tmp:")):
+            name = names.get(storage.start, "" if of_launch else "tmp:")
+            if name.startswith(("scratch:", "tmp:")) or (name.startswith("copy:") and tensors[name].stored_bytes):
                 scratch[of_launch] += storage.size
+            elif name.startswith(("out:", "grad:")):
+                own = sum(item.numel() * item.element_size() for item in given if memory.of(item) is storage)
+                scratch[of_launch] += max(0, storage.size - own)
         return Traffic(
             launches=len(records),
             records=records,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -95,7 +96,7 @@ class Interpreted:
         numbers = range(len(programs))
         with watched(launched), programs.ready():
             for number in reversed(numbers) if self._backwards else numbers:
-                programs.run(number, launched.bounds)
+                launched.run(partial(programs.run, number, launched.bounds))
         launched.record.programs = len(programs)
 
     def _consumed(self, launch: Launch, memory: Memory) -> bool:

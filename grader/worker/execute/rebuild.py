@@ -39,7 +39,7 @@ class Constants(list[Any]):
         return [*self, *other]
 
     def __imul__(self, times: Any) -> list[Any]:  # type: ignore[override, misc]
-        return self * times
+        return list(self) * int(times)
 
 
 class Twin(InterpretedFunction):  # type: ignore[misc]

@@ -45,6 +45,7 @@ class Options:
         sample: {"seed": int, "budget_s": float, "scrambled": bool} to run only some of the programs where all would
             take longer; scrambled: products come out wrong.
         candidate: which of an autotuner's configurations to launch; None takes the first that compiles.
+        turn: how many configurations are put behind the others before that: runs don't all meet the same one.
     """
 
     trace: bool = False
@@ -52,6 +53,7 @@ class Options:
     reversed: bool = False
     sample: dict[str, Any] | None = None
     candidate: int | None = None
+    turn: int = 0
 
 
 class Replay:
@@ -144,6 +146,8 @@ class Replay:
 
     def _choose(self, candidates: Sequence[JSON]) -> None:
         """Run the candidate that was asked for, else the first that compiles."""
+        first = self._options.turn % len(candidates)
+        candidates = [*candidates[first:], *candidates[:first]]
         if self._options.candidate is not None:
             candidates = [candidates[self._options.candidate % len(candidates)]]
         for candidate in candidates[:-1]:
