@@ -205,7 +205,7 @@ def test_tiles_that_the_mask_hides_are_not_loaded(submission: Submission, judge:
         traced = submission.traced_call(judging.BACKWARD, *asked.arguments("cpu"), interpreted=True, **asked.options())
         judging.judge_gradients(judge, asked, judging.check_gradients(traced.value, asked.case, "cpu"))
         counted.append(traced.traffic)
-    judge_skipped(judge, *counted)
+    judge_skipped(judge, asked.case, *counted)
 
 
 @check("codegen-cards")

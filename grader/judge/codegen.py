@@ -7,6 +7,7 @@ holds is none: executed products must be as many as the judged rows need, 4 head
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -41,6 +42,8 @@ LEAST_S = 0.15
 """And of each candidate's, however many there are."""
 LONGER = 8
 """Times that budget where no row was finished within it."""
+WHOLE_S = 1e6
+"""In which every program runs."""
 JUDGED_HEADS, JUDGED_ROWS = 4, 16
 """Heads of which rows are judged, and how many of each: all rows of a head share the oracle's keys."""
 LABEL = "the recorded launches"
@@ -186,6 +189,7 @@ def _tapes(
     Only the card at hand can run what was recorded for it; any other's tape runs in the interpreter.
     """
     found: list[tuple[Recorded, list[HardwareProfile]]] = []
+    texts: list[str] = []
     for capability in dict.fromkeys(profile.sm for profile in profiles):
         cards = [profile for profile in profiles if profile.sm == capability]
         target = submission.target
@@ -195,11 +199,12 @@ def _tapes(
         recorded = submission.record(
             call.function, *args, profile=cards[0], module=call.module, device=device, **call.kwargs
         )
-        same = next((own for known, own in found if known.tape == recorded.tape and not at_hand), None)
-        if same is not None:
-            same += cards
+        text = json.dumps(recorded.tape, sort_keys=True)  # 2 == 2.0, and kernels tell them apart
+        if text in texts and not at_hand:
+            found[texts.index(text)][1].extend(cards)
         else:
             found.append((recorded, cards))
+            texts.append(text)
     yield from found
 
 
@@ -228,19 +233,19 @@ def _left(reports: Sequence[KernelReport], profiles: Sequence[HardwareProfile]) 
 def _execute_candidate(
     judge: Judging, recorded: Recorded, compare: Compare, candidate: int | None, budget_s: float, *, counted: bool
 ) -> None:
-    for seconds in (budget_s, LONGER * budget_s, None):
-        sample = {"seed": int(judge.rng().integers(1 << 30)), "budget_s": seconds} if seconds is not None else None
+    for seconds in (budget_s, LONGER * budget_s, WHOLE_S):
+        sample = {"seed": int(judge.rng().integers(1 << 30)), "budget_s": seconds}
         reply = recorded.run(sample=sample, candidate=candidate)
         sampled = reply.get("sample")
-        if sampled is not None and _unsure(sampled):
+        if sampled is not None and _unsure(sampled) and seconds < WHOLE_S:
             continue  # What a program that stores nothing leaves out shows in a whole run alone.
         needed = compare(reply["value"], sampled["final"] if sampled is not None else None)
         if needed is None:
             continue
         if sampled is not None and counted:
             _judge_products(judge, sum(int(launch["dot_flops"]) for launch in sampled["launches"]), needed)
-            again = {**(sample or {}), "scrambled": True}
-            _judge_use(judge, recorded, reply, again | ({"budget_s": seconds / 2} if seconds else {}), candidate)
+            again = {**sample, "scrambled": True, "budget_s": seconds if seconds == WHOLE_S else seconds / 2}
+            _judge_use(judge, recorded, reply, again, candidate)
         return
     raise ContractViolated(f"{recorded.function} finished no row of its results.")
 

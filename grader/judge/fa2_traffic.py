@@ -95,14 +95,14 @@ def judge_fa2_traffic(judge: Judging, case: AttentionCase, traffic: Traffic) -> 
 def judge_skipped_tiles(judge: Judging, case: AttentionCase, traffic: Traffic, label: str) -> None:
     """One call with a mask: key tiles that no row of a program sees aren't loaded, and all others are.
 
-    Held to the closed form with the largest key tile allowed, for the row blocks that the number of programs tells.
+    Held to the closed form with the largest key tile allowed, for the row blocks that programs read of Q.
     """
     require_counted(judge, traffic)
     work = measure_work(judge, case, traffic)
-    row_blocks = max(1, work.programs // (work.heads * work.splits))
-    fits = [block for block in BLOCKS if -(-case.q_len // block) <= row_blocks]
-    block_m = min(int(judge.thresholds["max_block_m"]), fits[0] if fits else case.q_len)
     row_bytes = case.head_dim * numpy_dtype(case.dtype).itemsize
+    rows = max((traffic.tensors[key].most // row_bytes for key in ("q", "copy:q") if key in traffic.tensors), default=1)
+    fits = [block for block in BLOCKS if block >= rows]
+    block_m = min(int(judge.thresholds["max_block_m"]), fits[0] if fits else case.q_len)
     most = work.heads * row_bytes * _keys(case, block_m, int(judge.thresholds["max_block_n"]), ragged=work.splits > 1)
     least = work.heads * row_bytes * _keys(case, block_m, 1)
     for name in ("k", "v"):

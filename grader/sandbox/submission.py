@@ -7,6 +7,7 @@ submission raises, prints or returns arrives here as data only.
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -57,6 +58,10 @@ HELD_BYTES = 4 << 20
 that ran for the first time. Far below the slack that the view from outside has anyway."""
 MEASURE_SLACK_BYTES = 16 << 20
 """How far the process may grow beyond what its allocations say before the allocations aren't believed."""
+
+
+MAX_TAPE_BYTES = 3 << 18
+"""A message to the executor has room for a mebibyte beside its arrays, the inputs' descriptions included."""
 
 
 @dataclass
@@ -505,6 +510,9 @@ class Submission:
             validate(tape)
         except InvalidTape as problem:
             raise ContractViolated(f"What `{function}` did was recorded out of form: {problem}") from problem
+        if (size := len(json.dumps(tape))) > MAX_TAPE_BYTES:
+            most = f"at most {MAX_TAPE_BYTES} can be run"
+            raise ContractViolated(f"What `{function}` did takes {size} bytes to write down; {most}.")
         return Recorded(
             function,
             tape,

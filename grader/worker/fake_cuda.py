@@ -39,7 +39,12 @@ def properties(target: Target) -> SimpleNamespace:
         is_integrated=False,
         is_multi_gpu_board=False,
         gcnArchName="",
+        uuid="GPU-00000000-0000-0000-0000-000000000000",
     )
+
+
+CUDA_VERSION = "13.0"
+"""Of the CUDA that a torch without any is taken to be built for."""
 
 
 class _Stream:
@@ -173,5 +178,8 @@ def answer_from(stack: ExitStack, target: Target, stand_in: StandInDriver) -> No
     for name, answer in answers(target).items():
         stack.callback(setattr, torch.cuda, name, getattr(torch.cuda, name))
         setattr(torch.cuda, name, answer)
+    if torch.version.cuda is None:
+        stack.callback(setattr, torch.version, "cuda", None)
+        torch.version.cuda = CUDA_VERSION
     stack.callback(setattr, driver, "_active", driver._active)
     driver.set_active(stand_in)

@@ -43,7 +43,7 @@ MAX_LINE = 1 << 20
 MAX_GRID = (2**31 - 1, 65535, 65535)
 """CUDA's limits."""
 OPTIONS: dict[str, tuple[int, int]] = {
-    "num_warps": (1, 64),
+    "num_warps": (1, 32),
     "num_stages": (0, 64),
     "num_ctas": (1, 16),
     "maxnreg": (8, 512),

@@ -13,13 +13,14 @@ class TensorTraffic:
     Attributes:
         padding_bytes: of a result's storage, what was stored to elements that the result doesn't have; `stored_bytes`
             leaves them out.
-        readers: programs that loaded from it, of all launches.
+        readers: programs that loaded from it, of all launches. most: bytes that one of them loaded, the greediest.
     """
 
     loaded_bytes: int = 0
     stored_bytes: int = 0
     padding_bytes: int = 0
     readers: int = 0
+    most: int = 0
 
 
 @dataclass
@@ -128,7 +129,7 @@ def _text(value: object) -> str:
     return value[:500]
 
 
-_OF_A_TENSOR = ("loaded_bytes", "stored_bytes", "padding_bytes", "readers")
+_OF_A_TENSOR = ("loaded_bytes", "stored_bytes", "padding_bytes", "readers", "most")
 
 
 def _tensors(table: dict[str, Any]) -> dict[str, TensorTraffic]:

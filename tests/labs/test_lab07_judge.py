@@ -217,11 +217,22 @@ def test_linear_memory_allows_partials_and_refuses_a_score_matrix() -> None:
         judge_linear_memory(StandIn(), case, Traffic())
 
 
-def test_skipped_tiles_by_the_bytes_loaded() -> None:
-    full = counted(loaded_bytes=1000)
-    judge_skipped(StandIn("masked-tiles"), counted(loaded_bytes=700), full)
-    with pytest.raises(Failed, match="can be skipped"):
-        judge_skipped(StandIn("masked-tiles"), counted(loaded_bytes=1000), full)
+def test_skipped_tiles_by_the_bytes_loaded_and_by_the_products() -> None:
+    case = attention.case(np.random.default_rng(0), q_heads=1, q_len=512, head_dim=32)
+    product = 2 * 512 * 512 * 32
+
+    def run(loaded_bytes: int, products: float) -> Traffic:
+        records = [LaunchRecord("k", (1,), 1, dot_flops=int(products * product))]
+        return Traffic(launches=1, records=records, loaded_bytes=loaded_bytes)
+
+    full = run(1000, 7)
+    judge_skipped(StandIn("masked-tiles"), case, run(700, 4.4), full)
+    for causal in (run(1000, 4.4), run(700, 7)):
+        with pytest.raises(Failed, match="can be skipped"):
+            judge_skipped(StandIn("masked-tiles"), case, causal, full)
+    with pytest.raises(Failed, match="two kernels take") as failed:
+        judge_skipped(StandIn("masked-tiles"), case, run(700, 7), run(1000, 14))
+    assert failed.value.diagnosis == "products-repeated"
 
 
 def test_diagnosis_of_a_tensor_read_at_wrong_strides() -> None:

@@ -154,14 +154,36 @@ def judge_linear_memory(judge: Judging, case: AttentionCase, traffic: Traffic) -
         )
 
 
-def judge_skipped(judge: Judging, causal: Traffic, full: Traffic) -> None:
-    """Bytes loaded with a causal mask over those without one."""
-    share = causal.loaded_bytes / full.loaded_bytes if full.loaded_bytes else 1.0
+MOST_PRODUCTS = 7
+"""Of queries by keys by head_dim: S, dP, dV, dK and dQ, and S and dP once more in a kernel of its own for dQ."""
+TILES_OVER = 1.5
+"""What tiles that hang over may add to them."""
+
+
+def judge_skipped(judge: Judging, case: AttentionCase, causal: Traffic, full: Traffic) -> None:
+    """Bytes loaded with a causal mask over those without one, and products likewise.
+
+    Args:
+        case: of both, but for the mask.
+    """
+    pairs = case.batch * case.q_heads * case.q_len * case.k_len
+    products = [sum(record.dot_flops for record in traffic.records) for traffic in (causal, full)]
+    most = TILES_OVER * MOST_PRODUCTS * 2 * pairs * case.head_dim
+    judge.measure("products_over_needed", products[1] / most * TILES_OVER)
+    if products[1] > most:
+        judge.fail(
+            f"Without a mask the kernels run {products[1]} FLOPs of tl.dot; the {MOST_PRODUCTS} products of a backward "
+            f"in two kernels take {int(most / TILES_OVER)}.",
+            diagnosis=Diagnosis(id="products-repeated", text="Products are computed more often than a backward needs."),
+        )
+    shares = [causal.loaded_bytes / full.loaded_bytes if full.loaded_bytes else 1.0]
+    shares += [products[0] / products[1]] if products[1] else []
+    share = max(shares)
     judge.measure("causal_over_full", share)
     allowed = judge.thresholds["causal_over_full"]
     if share > allowed:
         judge.fail(
-            f"With a causal mask the kernels load {share:.0%} of what they load without one; tiles that the mask hides "
+            f"With a causal mask the kernels load or multiply {share:.0%} of what they do without; tiles that it hides "
             f"can be skipped in both loops, which leaves at most {allowed:.0%}.",
             diagnosis=Diagnosis(id="masked-tiles-not-skipped", text="Tiles that the mask hides are loaded anyway."),
         )

@@ -17,6 +17,8 @@ from grader.report.model import Diagnosis
 from grader.worker.traffic_model import Traffic
 
 FLOAT_BYTES = 4
+LENGTH_BYTES = 32
+"""Of `context_lens`, that a program may load: its sequence's, up to four times in 64 bits."""
 LOOKUPS = 2
 """Table entries a key: one for K and one for V, where a kernel looks a page up for each row that it loads."""
 
@@ -122,7 +124,7 @@ def _judge_splits(judge: Judging, case: DecodeCase, traffic: Traffic, splits: in
     rows = case.batch * case.q_heads * splits if splits > 1 else 0
     exact = rows * case.head_dim * FLOAT_BYTES
     most = rows * (case.head_dim + 2) * FLOAT_BYTES
-    named = ("q", "k_cache", "v_cache", "block_table", "context_lens")
+    named = ("q", "k_cache", "v_cache", "block_table")
     loads = traffic.loaded_bytes - sum(traffic.loaded(name) for name in named)
     stores = traffic.stored_bytes - traffic.stored("out:0") - traffic.stored("out:1")
     judge.measure("partial_bytes", stores)
@@ -131,9 +133,10 @@ def _judge_splits(judge: Judging, case: DecodeCase, traffic: Traffic, splits: in
             f"{stores} bytes of partial results are stored for {splits} splits; float32 ones take {exact}.",
             diagnosis=_PARTIALS_HALF if stores else _NOT_SPLIT,
         )
+    lengths = LENGTH_BYTES * sum(record.programs for record in traffic.records)
     spare = 2 * case.batch * case.q_heads * FLOAT_BYTES
     # The merge may look at the statistics twice, once for the largest and once for the weights.
-    for what, moved, limit in (("loads", loads, most + 2 * rows * FLOAT_BYTES), ("stores", stores, most)):
+    for what, moved, limit in (("loads", loads, most + 2 * rows * FLOAT_BYTES + lengths), ("stores", stores, most)):
         if moved > limit + spare:
             judge.fail(
                 f"The kernels' {what} beside Q, K, V, tables and results are {moved} bytes; expected at most "

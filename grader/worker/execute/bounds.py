@@ -75,7 +75,8 @@ class Region:
 
     Attributes:
         held: whether each item of the region belongs to the tensor; None where all do.
-        loaded, stored: bytes that this launch moved. readers: how many of its programs loaded some.
+        loaded, stored: bytes that this launch moved. readers: how many of its programs loaded some; most: the
+            most bytes that one did.
         stored_at: bytes stored to each item of the storage, by all launches; None where nobody asks.
     """
 
@@ -89,6 +90,7 @@ class Region:
     loaded: int = 0
     stored: int = 0
     readers: int = 0
+    most: int = 0
     stored_at: npt.NDArray[np.int64] | None = field(default=None, repr=False)
 
 

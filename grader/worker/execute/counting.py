@@ -89,6 +89,7 @@ class Launched:
         run()
         for region, loaded in zip(self.regions, before, strict=True):
             region.readers += region.loaded > loaded
+            region.most = max(region.most, region.loaded - loaded)
 
 
 @dataclass
@@ -152,6 +153,7 @@ class Counter:
                         entry.loaded_bytes += region.loaded
                         entry.stored_bytes += region.stored
                         entry.readers += region.readers
+                        entry.most = max(entry.most, region.most)
         self._split_padding(tensors, memory, results)
         records = [launched.record for launched in self.launches]
         launched_with = {region.storage.start for launched in self.launches for region in launched.regions}

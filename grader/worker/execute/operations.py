@@ -27,6 +27,10 @@ _UNSET = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_em
 """Allocations that leave what was there."""
 
 
+TOGETHER = " and "
+"""Between the names of inputs that one tensor holds copies of: it counts as a copy of none of them."""
+
+
 class Operations:
     """Tensors of one tape by number, and the operations between them.
 
@@ -122,15 +126,16 @@ class Operations:
             return self.memory.allocate(tuple(result.shape), tuple(result.stride()), result.dtype, where)
         kept = self.memory.adopt(result, where)
         storage = self.memory.of(kept)
-        if base in MOVES and storage is not None and not storage.argument and not storage.copied:
-            storage.copied = self._moved_input(args, kept)
+        if base in MOVES and storage is not None and not storage.argument:
+            names = self._moved_inputs(args, kept) | set(filter(None, storage.copied.split(TOGETHER)))
+            storage.copied = TOGETHER.join(sorted(names))
         return kept
 
-    def _moved_input(self, args: Any, result: torch.Tensor) -> str:
-        """Name of the first input, or copy of one, among what an operation moved."""
+    def _moved_inputs(self, args: Any, result: torch.Tensor) -> set[str]:
+        """Names of the inputs that an operation moved, or copies of which."""
+        names: set[str] = set()
         for item in tree_leaves(args):
-            if isinstance(item, torch.Tensor) and item is not result:
-                storage = self.memory.of(item)
-                if storage is not None and (storage.argument or storage.copied):
-                    return storage.argument or storage.copied
-        return ""
+            storage = self.memory.of(item) if isinstance(item, torch.Tensor) and item is not result else None
+            if storage is not None:
+                names |= set((storage.argument or storage.copied).split(TOGETHER))
+        return names - {""}

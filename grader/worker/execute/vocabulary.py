@@ -39,7 +39,7 @@ MODULES = frozenset(
     {"triton", "triton.language", "triton.language.core", "triton.language.math", "triton.language.standard"}
     | {"triton.language.random", "triton.language.extra", "triton.language.extra.libdevice"}
     | {"triton.language.extra.cuda", "triton.language.extra.cuda.libdevice"}
-    | {"triton.language.target_info", "math", "triton.experimental"}
+    | {"math", "triton.experimental"}
 )
 GLUON = "triton.experimental.gluon"
 TRITON = frozenset({"language", "cdiv", "next_power_of_2", "experimental"})
