@@ -65,11 +65,17 @@ def traffic(
     programs: int = 8,
     scratch: int = 0,
     launches: int = 1,
+    readers: int | None = None,
 ) -> Traffic:
-    """A call that reads and writes the tensors of `a_case` that many times a head."""
+    """A call that reads and writes the tensors of `a_case` that many times a head.
+
+    Args:
+        readers: programs that read some of K; all of them by default.
+    """
+    keys = programs if readers is None else readers
     tensors = {
-        "q": TensorTraffic(int(q * TENSOR_BYTES), 0),
-        "k": TensorTraffic(int(k * TENSOR_BYTES), 0),
+        "q": TensorTraffic(int(q * TENSOR_BYTES), 0, readers=programs, most=int(q * TENSOR_BYTES) // programs),
+        "k": TensorTraffic(int(k * TENSOR_BYTES), 0, readers=keys),
         "v": TensorTraffic(int(v * TENSOR_BYTES), 0),
         "out:0": TensorTraffic(0, int(o * TENSOR_BYTES)),
         "out:1": TensorTraffic(0, int(lse * LSE_BYTES)),
@@ -105,6 +111,8 @@ def test_fa2_traffic_of_any_tile_shape_passes(counted: Traffic) -> None:
     [
         (traffic(k=8, v=8), "kv-reloaded", "2 times on average"),
         (traffic(k=8), "kv-reloaded", "second pass"),
+        (traffic(k=8, v=8, programs=16, readers=8), "q-reloaded", "8 of 16 programs read no key"),
+        (traffic(q=8, programs=64, readers=8, launches=2), "q-reloaded", "56 of 64 programs read no key"),
         (traffic(k=32, v=32, programs=64), "kv-reloaded", "32 times a head"),
         (traffic(k=3.5, v=3.5), "", "whole number"),
         (traffic(k=0, v=0), "", "whole number"),

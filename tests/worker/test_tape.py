@@ -161,7 +161,7 @@ FORGED: dict[str, tuple[str, Any, str]] = {
     "dunder parameter": ("steps.2.args", {"__class__": 1}, "expected a name"),
     "unknown option": ("steps.2.options", {"extern_libs": "x"}, "an unknown option"),
     "file option": ("steps.2.options", {"ir_override": "/etc/passwd"}, "an unknown option"),
-    "option's bound": ("steps.2.options", {"num_warps": 1 << 20}, "from 1 to 64"),
+    "option's bound": ("steps.2.options", {"num_warps": 1 << 20}, "from 1 to 32"),
     "option's type": ("steps.2.options", {"num_warps": "4"}, "expected an integer"),
     "phase": ("steps.2.phase", "sideways", "expected forward or backward"),
     "dtype": ("steps.0.kwargs", {"dtype": {"dtype": "object"}}, "which has no place here"),

@@ -66,7 +66,8 @@ def test_traffic_bytes_by_tensor_and_product() -> None:
     assert (record.kernel, record.grid, record.programs) == ("product", (1, 1, 1), 1)
     assert record.constexprs == {"DO": 2}
     assert (record.loaded_bytes, record.stored_bytes) == (6 * TILE, 4 * TILE + 64 * 4)
-    assert traffic.scratch_bytes == 0
+    assert traffic.scratch_bytes == 16 * 4, "the memory of the LSE has room for 64 rows, 48 of which are returned"
+    assert (record.tensors["a"].readers, record.tensors["a"].most) == (1, 2 * TILE)
 
 
 @pytest.mark.parametrize("do", [0, 1])
