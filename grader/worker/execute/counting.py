@@ -162,7 +162,8 @@ class Counter:
         for storage in memory:
             of_launch = storage.start in launched_with
             name = names.get(storage.start, "" if of_launch else "tmp:")
-            if name.startswith(("scratch:", "tmp:")) or (name.startswith("copy:") and tensors[name].stored_bytes):
+            moved = tensors.get(name, TensorTraffic())
+            if name.startswith(("scratch:", "tmp:")) or (name.startswith("copy:") and moved.stored_bytes):
                 scratch[of_launch] += storage.size
             elif name.startswith(("out:", "grad:")):
                 own = sum(item.numel() * item.element_size() for item in given if memory.of(item) is storage)

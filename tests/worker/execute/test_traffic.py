@@ -58,6 +58,15 @@ def multiplied(do: int) -> Traffic:
     return traced(tape.returning(o, rows), {"a": A, "b": A})
 
 
+def test_traffic_of_a_copy_that_no_kernel_touches() -> None:
+    tape = Tape()
+    a, o, lse = tape.input("a"), tape.empty(32, 32), tape.empty(64)
+    tape.op("clone.default", a)
+    tape.launch(product, [1], a, tape.input("b"), o, lse, DO=2)
+    traffic = traced(tape.returning(o, lse), {"a": A, "b": A})
+    assert (traffic.loaded("a"), traffic.scratch_bytes) == (2 * TILE, 0)
+
+
 def test_traffic_bytes_by_tensor_and_product() -> None:
     traffic = multiplied(2)
     assert (traffic.loaded("a"), traffic.loaded("b"), traffic.stored("out:0")) == (2 * TILE, 4 * TILE, 4 * TILE)
