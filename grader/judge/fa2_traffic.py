@@ -19,7 +19,7 @@ from grader.judge.precision import numpy_dtype
 from grader.judge.stored_once import judge_stored_once, require_counted
 from grader.kernels.closed_forms import LSE_ITEMSIZE, attention_flops
 from grader.report.model import Diagnosis
-from grader.worker.traffic_model import Traffic
+from grader.worker.traffic_model import Traffic, of_input
 
 FLOAT_BYTES = 4
 ROUNDED_ROWS = 128
@@ -100,7 +100,7 @@ def judge_skipped_tiles(judge: Judging, case: AttentionCase, traffic: Traffic, l
     require_counted(judge, traffic)
     work = measure_work(judge, case, traffic)
     row_bytes = case.head_dim * numpy_dtype(case.dtype).itemsize
-    rows = max((traffic.tensors[key].most // row_bytes for key in ("q", "copy:q") if key in traffic.tensors), default=1)
+    rows = max((entry.most // row_bytes for entry in of_input(traffic.tensors, "q")), default=1)
     fits = [block for block in BLOCKS if block >= rows]
     block_m = min(int(judge.thresholds["max_block_m"]), fits[0] if fits else case.q_len)
     most = work.heads * row_bytes * _keys(case, block_m, int(judge.thresholds["max_block_n"]), ragged=work.splits > 1)
@@ -129,11 +129,9 @@ def measure_work(judge: Judging, case: AttentionCase, traffic: Traffic) -> Work:
     kv_bytes = heads * case.k_len * case.head_dim * itemsize
     for name in ("q", "k", "v"):
         judge.measure(f"{name}_loaded_bytes", traffic.loaded(name))
-    programs = sum(record.programs for record in traffic.records if _reads(record.tensors, "k"))
-    readers = sum(
-        max((record.tensors[key].readers for key in ("k", "copy:k") if key in record.tensors), default=0)
-        for record in traffic.records
-    )
+    reading = [(record.programs, of_input(record.tensors, "k")) for record in traffic.records]
+    programs = sum(programs for programs, keys in reading if any(entry.loaded_bytes for entry in keys))
+    readers = sum(max((entry.readers for entry in keys), default=0) for _, keys in reading)
     judge.measure("programs", programs)
     splits = _splits(judge, case, traffic, q_bytes)
     return Work(heads, heads * case.q_len, case.head_dim, q_bytes, kv_bytes, splits, programs, readers)
@@ -234,11 +232,6 @@ def _keys(case: AttentionCase, block_m: int, block_n: int, *, ragged: bool = Fal
             whole = min(case.k_len, -(-stop // block_n) * block_n) - start // block_n * block_n
             total += min(case.k_len, stop - start + 2 * (block_n - 1)) if ragged else whole
     return total
-
-
-def _reads(tensors: object, name: str) -> bool:
-    assert isinstance(tensors, dict)
-    return any(tensors[key].loaded_bytes for key in (name, f"copy:{name}") if key in tensors)
 
 
 _KV_RELOADED = Diagnosis(id="kv-reloaded", text="K or V is read more than once a tile of query rows.")

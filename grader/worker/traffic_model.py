@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,6 +22,11 @@ class TensorTraffic:
     padding_bytes: int = 0
     readers: int = 0
     most: int = 0
+
+
+def of_input(tensors: Mapping[str, TensorTraffic], name: str) -> list[TensorTraffic]:
+    """An input's own traffic and that of copies that the launcher made of it, as far as there is any."""
+    return [tensors[key] for key in (name, f"copy:{name}") if key in tensors]
 
 
 @dataclass
@@ -85,7 +91,7 @@ class Traffic:
 
     def loaded(self, name: str) -> int:
         """Bytes loaded from a tensor and from copies that the launcher made of it; 0 when it was never read."""
-        return sum(self.tensors[key].loaded_bytes for key in (name, f"copy:{name}") if key in self.tensors)
+        return sum(entry.loaded_bytes for entry in of_input(self.tensors, name))
 
     def stored(self, name: str) -> int:
         """Bytes stored to a tensor; 0 when it was never written."""

@@ -167,17 +167,16 @@ def judge_skipped(judge: Judging, case: AttentionCase, causal: Traffic, full: Tr
         case: of both, but for the mask.
     """
     pairs = case.batch * case.q_heads * case.q_len * case.k_len
-    products = [sum(record.dot_flops for record in traffic.records) for traffic in (causal, full)]
     most = TILES_OVER * MOST_PRODUCTS * 2 * pairs * case.head_dim
-    judge.measure("products_over_needed", products[1] / most * TILES_OVER)
-    if products[1] > most:
+    judge.measure("products_over_needed", full.dot_flops / most * TILES_OVER)
+    if full.dot_flops > most:
         judge.fail(
-            f"Without a mask the kernels run {products[1]} FLOPs of tl.dot; the {MOST_PRODUCTS} products of a backward "
-            f"in two kernels take {int(most / TILES_OVER)}.",
+            f"Without a mask the kernels run {full.dot_flops} FLOPs of tl.dot; the {MOST_PRODUCTS} products of a "
+            f"backward in two kernels take {int(most / TILES_OVER)}.",
             diagnosis=Diagnosis(id="products-repeated", text="Products are computed more often than a backward needs."),
         )
     shares = [causal.loaded_bytes / full.loaded_bytes if full.loaded_bytes else 1.0]
-    shares += [products[0] / products[1]] if products[1] else []
+    shares += [causal.dot_flops / full.dot_flops] if full.dot_flops else []
     share = max(shares)
     judge.measure("causal_over_full", share)
     allowed = judge.thresholds["causal_over_full"]

@@ -14,7 +14,7 @@ from grader.judge.decode.cache import DecodeCase
 from grader.judge.stored_once import judge_stored_once, require_counted
 from grader.kernels.closed_forms import LSE_ITEMSIZE, decode_traffic_bounds
 from grader.report.model import Diagnosis
-from grader.worker.traffic_model import Traffic
+from grader.worker.traffic_model import Traffic, of_input
 
 FLOAT_BYTES = 4
 LENGTH_BYTES = 32
@@ -113,7 +113,7 @@ def _judge_splits(judge: Judging, case: DecodeCase, traffic: Traffic, splits: in
     programs = sum(
         record.programs
         for record in traffic.records
-        if any(record.tensors[key].loaded_bytes for key in ("k_cache", "copy:k_cache") if key in record.tensors)
+        if any(entry.loaded_bytes for entry in of_input(record.tensors, "k_cache"))
     )
     judge.measure("programs", programs)
     if splits > 1 and programs < case.batch * splits:

@@ -128,7 +128,7 @@ class Counter:
         if storage.argument:
             return storage.argument
         made = f"the tensor made at {storage.where}" if storage.where else "a tensor of the launcher's own"
-        return f"{made} from {storage.copied}" if storage.copied else made
+        return f"{made} from {_together(storage)}" if storage.copied else made
 
     def _elements(self, storage: Storage) -> npt.NDArray[np.int64]:
         if storage.start not in self._stored_at:
@@ -184,7 +184,7 @@ class Counter:
         stored = {r.storage.start for launched in self.launches for r in launched.regions if r.stored}
         for made in memory:
             if made.argument or made.copied:
-                names[made.start] = made.argument or f"copy:{made.copied}"
+                names[made.start] = made.argument or f"copy:{_together(made)}"
         returned = [(f"out:{position}", item) for position, item in enumerate(results)]
         for name, item in [*returned, *((f"grad:{name}", item) for name, item in gradients.items())]:
             storage = memory.of(item) if isinstance(item, torch.Tensor) else None
@@ -218,6 +218,11 @@ class Counter:
             else:  # Another result lies in the same storage, under whose name all was counted.
                 entry.stored_bytes = within
                 tensors[first[own.start]].padding_bytes -= within
+
+
+def _together(storage: Storage) -> str:
+    """The inputs of which a storage holds copies."""
+    return " and ".join(sorted(storage.copied))
 
 
 @contextmanager

@@ -64,36 +64,26 @@ class _DescribedReplay(Replay):
                 self._runner.configuration = None
 
 
-def descriptions(tape: JSON, arguments: Arguments, rules: dict[str, Any], device: str, kernels: Kernels) -> list[JSON]:
+def descriptions(
+    tape: JSON,
+    arguments: Arguments,
+    rules: dict[str, Any],
+    device: str,
+    kernels: Kernels,
+    options: Options | None = None,
+) -> list[JSON]:
     """Descriptions of a tape's launches, in order; see `Kernels.describe`.
 
     Args:
         tape: validated. rules: keywords of `rules.Checker`. device: where the arguments lie.
+        options: of a run, whose launches these are; by default all candidates of an autotuner are told.
 
     Raises:
         ContractError, CannotRebuild, CannotLower: see `run.Executor.run`.
     """
-    return _described(_DescribedReplay, tape, arguments, rules, Options(), device, kernels)
-
-
-def descriptions_run(
-    tape: JSON, arguments: Arguments, rules: dict[str, Any], options: Options, device: str, kernels: Kernels
-) -> list[JSON]:
-    """As `descriptions`, of the launches that a run with those options makes."""
-    return _described(Replay, tape, arguments, rules, options, device, kernels)
-
-
-def _described(
-    kind: type[Replay],
-    tape: JSON,
-    arguments: Arguments,
-    rules: dict[str, Any],
-    options: Options,
-    device: str,
-    kernels: Kernels,
-) -> list[JSON]:
     runner = _Describing(kernels)
-    replay = kind(tape, arguments, rules, options, device, runner)
+    kind = _DescribedReplay if options is None else Replay
+    replay = kind(tape, arguments, rules, options or Options(), device, runner)
     replay.prepare()
     replay.replay()
     return runner.found

@@ -27,10 +27,6 @@ _UNSET = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_em
 """Allocations that leave what was there."""
 
 
-TOGETHER = " and "
-"""Between the names of inputs that one tensor holds copies of: it counts as a copy of none of them."""
-
-
 class Operations:
     """Tensors of one tape by number, and the operations between them.
 
@@ -127,15 +123,14 @@ class Operations:
         kept = self.memory.adopt(result, where)
         storage = self.memory.of(kept)
         if base in MOVES and storage is not None and not storage.argument:
-            names = self._moved_inputs(args, kept) | set(filter(None, storage.copied.split(TOGETHER)))
-            storage.copied = TOGETHER.join(sorted(names))
+            storage.copied |= self._moved_inputs(args, kept)
         return kept
 
-    def _moved_inputs(self, args: Any, result: torch.Tensor) -> set[str]:
+    def _moved_inputs(self, args: Any, result: torch.Tensor) -> frozenset[str]:
         """Names of the inputs that an operation moved, or copies of which."""
-        names: set[str] = set()
+        names: frozenset[str] = frozenset()
         for item in tree_leaves(args):
             storage = self.memory.of(item) if isinstance(item, torch.Tensor) and item is not result else None
             if storage is not None:
-                names |= set((storage.argument or storage.copied).split(TOGETHER))
-        return names - {""}
+                names |= {storage.argument} if storage.argument else storage.copied
+        return names

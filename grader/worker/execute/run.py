@@ -146,10 +146,11 @@ class Replay:
 
     def _choose(self, candidates: Sequence[JSON]) -> None:
         """Run the candidate that was asked for, else the first that compiles."""
-        first = self._options.turn % len(candidates)
-        candidates = [*candidates[first:], *candidates[:first]]
         if self._options.candidate is not None:
             candidates = [candidates[self._options.candidate % len(candidates)]]
+        else:
+            first = self._options.turn % len(candidates)
+            candidates = [*candidates[first:], *candidates[:first]]
         for candidate in candidates[:-1]:
             try:
                 return self._steps(candidate["steps"])

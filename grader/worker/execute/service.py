@@ -23,7 +23,7 @@ from ..timers import Timers
 from ..wire import Bytes, Json
 from .ahead import Ahead
 from .bounds import OutOfBounds
-from .describing import descriptions, descriptions_run
+from .describing import descriptions
 from .kernels import CannotLower, CannotRebuild
 from .language import CannotInterpret, KernelRaised
 from .launching import DeviceFault
@@ -58,7 +58,7 @@ class Service:
             validate(body["tape"])
             kernels = self._executor.kernels_of(body["tape"]["functions"])
             options = Options(mutable=mutable, **body["options"])
-            launches = descriptions_run(body["tape"], arguments, _rules(body), options, "cpu", kernels)
+            launches = descriptions(body["tape"], arguments, _rules(body), "cpu", kernels, options)
             new = {kernels.identity(launch): launch for launch in launches}
             new = {content: launch for content, launch in new.items() if content not in self._compiled}
             Ahead(kernels, list(new.values())).wait()

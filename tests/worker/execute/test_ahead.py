@@ -14,7 +14,7 @@ from running import RULES, Tape, executor, leaf
 
 from grader.worker.calls import Arguments
 from grader.worker.execute.ahead import Ahead
-from grader.worker.execute.describing import descriptions_run
+from grader.worker.execute.describing import descriptions
 from grader.worker.execute.run import Options
 from grader.worker.stand_in_driver import StandInDriver
 
@@ -45,7 +45,7 @@ def described(tape: Tape, returned: Any) -> tuple[Any, list[Any], Any]:
     arguments = Arguments(lambda ref: None)
     arguments.name({"x": arguments.leaf(leaf(torch.zeros(64, 64)))}, ())
     kernels = executor().kernels_of(whole["functions"])
-    return kernels, descriptions_run(whole, arguments, RULES, Options(), "cpu", kernels), whole["steps"][-1]
+    return kernels, descriptions(whole, arguments, RULES, "cpu", kernels, Options()), whole["steps"][-1]
 
 
 @pytest.mark.parametrize("n", [4096, 4095, 1])
