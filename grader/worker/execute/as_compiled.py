@@ -17,7 +17,7 @@ from triton._C.libtriton import ir
 from triton.runtime import interpreter
 
 from ..guards import ContractError
-from ..interpreter_fixes import is_raw
+from ..interpreter_fixes import decode, is_raw
 
 Array = npt.NDArray[Any]
 
@@ -79,8 +79,8 @@ def _defined(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _held(self: Any, src: Any, dst_type: Any) -> Any:
     limits = np.iinfo(interpreter._get_np_dtype(dst_type))
-    values = src.data if not is_raw(src.dtype) else None
-    if values is not None and not ((values > limits.min - 1.0) & (values < limits.max + 1.0)).all():
+    values = decode(src.data, src.dtype)
+    if not ((values > limits.min - 1.0) & (values < limits.max + 1.0)).all():
         raise ContractError(
             f"NaN or a number that {dst_type.scalar} can't hold is converted to it, which is undefined."
         )

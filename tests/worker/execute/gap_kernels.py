@@ -442,3 +442,9 @@ def nan_as_whole_number(x, o, n):
 def place_of_nan(x, o, n):
     nan = tl.load(x + tl.arange(0, 16)) * float("inf") * 0.0
     tl.store(o + tl.arange(0, 16), tl.argmax(nan, 0).to(tl.float32))
+
+
+@triton.jit
+def bfloat16_nan_as_whole_number(x, o, n):
+    i = tl.arange(0, 16)
+    tl.store(o + i, (tl.load(x + i) * float("inf")).to(tl.bfloat16).to(tl.int32).to(tl.float32))

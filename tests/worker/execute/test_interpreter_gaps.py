@@ -115,7 +115,9 @@ def test_interpreted_hint_that_is_not_true_is_refused(name: str) -> None:
         result(getattr(kernels, name), 8)
 
 
-@pytest.mark.parametrize("name", ["division_by_zero", "nan_as_whole_number", "place_of_nan"])
+@pytest.mark.parametrize(
+    "name", ["division_by_zero", "nan_as_whole_number", "bfloat16_nan_as_whole_number", "place_of_nan"]
+)
 def test_interpreted_operation_that_a_gpu_leaves_undefined_is_refused(name: str) -> None:
     with pytest.raises(ContractError, match=r"divided by 0|can't hold|where one is NaN"):
         result(getattr(kernels, name), 8)
