@@ -93,8 +93,9 @@ def test_local_backend_pipe_without_an_end_names_the_judge() -> None:
 
 
 def test_local_backend_a_gpu_serves_a_few_jobs_at_a_time_and_each_gpu_as_many() -> None:
-    judge = FakeJudge(*[b"hang"] * 10)
-    events = backend(judge, width=10, devices=("0", "1")).run(jobs(10, device="cuda"))
+    count = 2 * JOBS_A_DEVICE + 2
+    judge = FakeJudge(*[b"hang"] * count)
+    events = backend(judge, width=count, devices=("0", "1")).run(jobs(count, device="cuda"))
     began = [event for event in itertools.islice(events, 2 * JOBS_A_DEVICE) if isinstance(event, Began)]
     assert Counter(event.where for event in began) == {"GPU 0": JOBS_A_DEVICE, "GPU 1": JOBS_A_DEVICE}
     assert not isinstance(next(events), Began)

@@ -43,7 +43,7 @@ def test_values_are_those_of_the_formats_definition() -> None:
         assert e4m3.VALUES[code + 0x80] == -value
     assert np.isnan(e4m3.VALUES[list(e4m3.NAN_CODES)]).all()
     assert e4m3.POSITIVE[-1] == e4m3.LARGEST
-    assert e4m3.POSITIVE[1] == e4m3.SMALLEST
+    assert e4m3.POSITIVE[1] == 2.0**-9
 
 
 def test_encode_takes_the_nearest_value_and_the_even_one_of_two() -> None:
