@@ -133,22 +133,23 @@ def load_variants(solution_dir: Path) -> list[Variant]:
     Raises:
         CourseError: a description is wrong.
     """
-    variants = []
-    for source, described, overlay in _sources(solution_dir / "correct", VARIANT_FILE):
-        told = load_toml(described, _Changes) if described.is_file() else None
-        variants.append(
-            Variant(
-                name=source.stem,
-                why=told.why if told else "",
-                source=source,
-                reference=solution_dir / (told.reference if told else "reference"),
-                edits=told.edits if told else (),
-                remove=told.remove if told else (),
-                overlay=overlay,
-            )
-        )
-        _require_a_change(variants[-1])
+    variants = [_variant(solution_dir, *found) for found in _sources(solution_dir / "correct", VARIANT_FILE)]
+    for variant in variants:
+        _require_a_change(variant)
     return variants
+
+
+def _variant(solution_dir: Path, source: Path, described: Path, overlay: Path | None) -> Variant:
+    told = load_toml(described, _Changes) if described.is_file() else None
+    return Variant(
+        name=source.stem,
+        why=told.why if told else "",
+        source=source,
+        reference=solution_dir / (told.reference if told else "reference"),
+        edits=told.edits if told else (),
+        remove=told.remove if told else (),
+        overlay=overlay,
+    )
 
 
 def _sources(folder: Path, description: str) -> list[tuple[Path, Path, Path | None]]:
@@ -186,7 +187,12 @@ def materialise(variant: Variant, into: Path) -> Path:
     """
     if not variant.reference.is_dir():
         raise CourseError(f"{variant.reference}: the reference solution is missing.")
-    shutil.copytree(variant.reference, into, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    described = variant.reference / VARIANT_FILE
+    if described.is_file():
+        base = _variant(variant.reference.parent.parent, variant.reference, described, variant.reference)
+        materialise(base, into)
+    else:
+        shutil.copytree(variant.reference, into, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     for path in _overlaid(variant):
         assert variant.overlay is not None
         target = into / path.relative_to(variant.overlay)

@@ -38,6 +38,19 @@ def test_materialise_mistake_may_be_of_another_solution(solution: Path, tmp_path
     assert "return x * 1" in text
 
 
+def test_materialise_mistake_may_be_of_another_right_answer(solution: Path, tmp_path: Path) -> None:
+    (solution / "correct/noted").mkdir(parents=True)
+    (solution / "correct/noted/variant.toml").write_text('format_version = 1\nwhy = "Notes."\n')
+    (solution / "correct/noted/notes.py").write_text("x = 1\n")
+    rewrite(solution, MISTAKE.replace("format_version = 1", 'format_version = 1\nreference = "correct/noted"'))
+    (mistake,) = load_mistakes(solution)
+    folder = materialise(mistake, tmp_path / "into")
+    assert "return x * 1" in (folder / "double.py").read_text()
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        ["notes.py", *(path.name for path in (solution / "reference").iterdir())]
+    )
+
+
 @pytest.mark.parametrize(("old", "times"), [("return x * 3", 0), ("double", 2)])
 def test_materialise_edit_not_found_once_is_course_error(solution: Path, tmp_path: Path, old: str, times: int) -> None:
     rewrite(solution, MISTAKE.replace("return x * 2", old))

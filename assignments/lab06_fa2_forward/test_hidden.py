@@ -32,7 +32,7 @@ def _forward(submission: Submission, judge: Judge, label: str = "", **options: o
 
 
 @check("ragged-tails")
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("causal", [False, True])
 def test_ragged_lengths_with_groups(submission: Submission, judge: Judge, causal: bool) -> None:
     """113 queries, 203 keys, head_dim 128, four query heads on two kv heads, with and without a mask."""
     _forward(submission, judge, q_heads=4, kv_heads=2, q_len=113, k_len=203, head_dim=128, causal=causal)
@@ -61,12 +61,19 @@ def test_causal_mask_with_more_queries_than_keys(submission: Submission, judge: 
 @check("window")
 @pytest.mark.parametrize(
     ("window", "causal", "q_len", "k_len"),
-    [((37, 0), False, 150, 150), ((20, 11), False, 90, 170), ((50, -1), False, 120, 120), ((33, 5), True, 100, 140)],
+    [
+        ((37, 0), False, 150, 150),
+        ((20, 11), False, 90, 170),
+        ((20, 100), False, 300, 300),
+        ((50, -1), False, 120, 120),
+        ((33, 5), True, 100, 140),
+        ((30, 0), False, 1, 150),
+    ],
 )
 def test_window_ends_are_exact(
     submission: Submission, judge: Judge, window: tuple[int, int], causal: bool, q_len: int, k_len: int
 ) -> None:
-    """Both sides, one side, and under a causal mask; V tells positions."""
+    """Both sides, one wider than a tile, one side, under a causal mask, and of a single row; V tells positions."""
     _forward(submission, judge, family="position", window=window, causal=causal, q_len=q_len, k_len=k_len, head_dim=64)
 
 
@@ -115,6 +122,14 @@ def test_single_query_and_single_key(
     _forward(submission, judge, q_len=q_len, k_len=k_len, head_dim=64, causal=causal)
 
 
+@check("single-row")
+@pytest.mark.parametrize(("batch", "q_len", "k_len"), [(0, 40, 50), (2, 0, 50), (2, 40, 0)])
+def test_nothing_to_do(submission: Submission, judge: Judge, batch: int, q_len: int, k_len: int) -> None:
+    """No batch entry, no query, no key: results of the right shapes, and rows that see nothing."""
+    case = attention.case(judge.rng(), batch=batch, q_len=q_len, k_len=k_len)
+    attention.judge_empty(judge, case, *attention.run_forward(submission, case))
+
+
 @check("strides")
 @pytest.mark.parametrize(
     ("layout", "batch"),
@@ -124,13 +139,17 @@ def test_single_query_and_single_key(
         (("contiguous", "seqlen-last", "every-other-head"), 1),
         (("misaligned", "head-broadcast", "padded-rows"), 1),
         (("transposed", "batch-broadcast", "seqlen-last"), 2),
+        (("padded-rows", "key-broadcast", "contiguous"), 1),
+        (("contiguous", "transposed", "key-broadcast"), 2),
     ],
 )
 def test_each_tensor_has_its_own_strides(
     submission: Submission, judge: Judge, layout: tuple[str, str, str], batch: int
 ) -> None:
     """Transposed, padded, offset, interleaved and broadcast memory, a different one for q, k and v."""
-    _forward(submission, judge, batch=batch, q_len=50, k_len=70, head_dim=64, layout=layout)
+    # One key past whole tiles: where a row of a broadcast tensor stands for all, a length of 1 doesn't.
+    k_len = 97 if "key-broadcast" in layout else 70
+    _forward(submission, judge, batch=batch, q_len=50, k_len=k_len, head_dim=64, layout=layout)
 
 
 @check("low-scores")
@@ -156,6 +175,13 @@ def test_explicit_scale(submission: Submission, judge: Judge) -> None:
 
 
 @check("scale")
+@pytest.mark.parametrize(("scale", "causal"), [(0.0, True), (-0.5, False)])
+def test_scales_that_are_not_positive(submission: Submission, judge: Judge, scale: float, causal: bool) -> None:
+    """Scale 0 weighs all visible keys alike and isn't None; a negative one turns the order of the scores round."""
+    _forward(submission, judge, family="peaked", q_len=40, k_len=90, head_dim=64, scale=scale, causal=causal)
+
+
+@check("scale")
 def test_default_scale_of_an_odd_head_dim(submission: Submission, judge: Judge) -> None:
     """1/sqrt(80), whatever the tile is padded to."""
     _forward(submission, judge, family="peaked", q_len=40, k_len=60, head_dim=80)
@@ -166,6 +192,13 @@ def test_default_scale_of_an_odd_head_dim(submission: Submission, judge: Judge) 
 def test_bfloat16(submission: Submission, judge: Judge, family: str, causal: bool) -> None:
     """Ragged lengths, with and without a mask."""
     _forward(submission, judge, family=family, dtype="bfloat16", q_len=113, k_len=150, head_dim=128, causal=causal)
+
+
+@check("bfloat16")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_partial_results_that_cancel(submission: Submission, judge: Judge, dtype: str) -> None:
+    """One half of the keys against the other: partial results are large, their sum isn't, and float32 holds both."""
+    _forward(submission, judge, family="cancelling", dtype=dtype, q_heads=1, q_len=24, k_len=512, head_dim=32)
 
 
 @check("bfloat16")

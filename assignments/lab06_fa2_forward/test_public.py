@@ -34,8 +34,8 @@ def test_several_key_tiles_are_rescaled(submission: Submission, judge: Judge, fa
 
 @check("causal-square")
 def test_causal_mask_on_a_square(submission: Submission, judge: Judge) -> None:
-    """128 queries, 128 keys, V one-hot by position, so that O shows which keys were seen."""
-    case = attention.case(judge.rng(), family="position", q_len=128, head_dim=64, causal=True)
+    """256 queries, 256 keys, V one-hot by position, so that O shows which keys were seen."""
+    case = attention.case(judge.rng(), family="position", q_len=256, head_dim=64, causal=True)
     attention.judge_forward(judge, case, *attention.run_forward(submission, case))
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "case",
     "check_forward",
     "exact",
+    "judge_empty",
     "judge_forward",
     "run_forward",
     "to_tensors",
@@ -218,15 +219,34 @@ def judge_forward(
     found = diagnoses.diagnose(bounds, got_o, got_lse)
     o_wrong = any(breach.tensor == "O" for breach in breaches)
     error_map = error_maps.o_map(bounds, got_o) if o_wrong or got_lse is None else error_maps.lse_map(bounds, got_lse)
-    judge.fail(prefix + explain(bounds, (got_o, got_lse), breaches), diagnosis=found, error_map=error_map)
+    message = explain(bounds, (got_o, got_lse), breaches, known=found is not None)
+    judge.fail(prefix + message, diagnosis=found, error_map=error_map)
+
+
+def judge_empty(judge: Judging, case: AttentionCase, o: Tensor, lse: Tensor) -> None:
+    """Hold (O, LSE) of a case without keys, rows or batch entries to O = 0 and LSE = -inf, wherever there are rows.
+
+    Raises:
+        what `judge.fail` raises: there is something else.
+    """
+    if case.k_len and o.data.size:
+        raise ValueError(f"{case}: expected a case in which no row sees a key.")
+    if np.asarray(o.data, np.float64).any() or not np.isneginf(np.asarray(lse.data, np.float64)).all():
+        judge.fail("Without any key O must be 0 and the LSE -inf, as in rows that a mask hides.")
 
 
 def _values(tensor: Tensor | Array) -> Array:
     return tensor.data if isinstance(tensor, Tensor) else tensor
 
 
-def explain(bounds: ForwardBounds, answer: tuple[Array, Array | None], breaches: list[Breach]) -> str:
-    """The message of a wrong answer: which rules it breaks, and where."""
+def explain(
+    bounds: ForwardBounds, answer: tuple[Array, Array | None], breaches: list[Breach], *, known: bool = False
+) -> str:
+    """The message of a wrong answer: which rules it breaks, and where.
+
+    Args:
+        known: a diagnosis stands beside it, so where to look isn't guessed.
+    """
     o, lse = answer
     view = bounds.view
     first: dict[str, Breach] = {}
@@ -236,7 +256,7 @@ def explain(bounds: ForwardBounds, answer: tuple[Array, Array | None], breaches:
     if "O" in first:
         sentences.append(error_maps.nonfinite_facts(o, bounds.o))
         sentences += error_maps.pattern(view, error_maps.excess(bounds, o) > 1.0)
-        if lse is not None and "LSE" not in first:
+        if lse is not None and "LSE" not in first and not known:
             sentences.append("The LSE is right, so scores, mask and row sum are: look at what goes into O.")
     elif lse is not None:
         wrong = (absolute_error(lse, bounds.lse) > bounds.lse_allowed) | misplaced(lse, bounds.lse)

@@ -155,7 +155,7 @@ def _match(bounds: ForwardBounds, mistake: Mistake, answer: _Answer, predicted: 
     o, lse = predicted
     if mistake.target == "LSE":
         assert answer.lse is not None
-        distance = _lse_distance(bounds, answer, lse)
+        distance = _lse_distance(bounds, answer, lse, noisy=mistake.noisy)
         return None if distance is None else Match(mistake, distance, True)
     silent = answer.lse is None or bool(np.isnan(lse).all())
     if not np.isfinite(o).any():
@@ -199,7 +199,7 @@ def _lse_close(bounds: ForwardBounds, answer: _Answer, predicted: Array) -> bool
     return bool(error.max() <= _lse_allowed(bounds, answer.view.case, predicted))
 
 
-def _lse_distance(bounds: ForwardBounds, answer: _Answer, predicted: Array) -> float | None:
+def _lse_distance(bounds: ForwardBounds, answer: _Answer, predicted: Array, *, noisy: bool) -> float | None:
     assert answer.lse is not None
     finite = np.isfinite(answer.lse)
     if not np.array_equal(finite, np.isfinite(predicted)) or not finite.any():
@@ -207,10 +207,11 @@ def _lse_distance(bounds: ForwardBounds, answer: _Answer, predicted: Array) -> f
     near = np.abs(answer.lse[finite] - predicted[finite])
     both = finite & np.isfinite(answer.oracle_lse)
     far = np.abs(answer.lse[both] - answer.oracle_lse[both])
-    if near.max() > _lse_allowed(bounds, answer.view.case, predicted) or not far.size:
+    allowed = max(_lse_allowed(bounds, answer.view.case, predicted), far.max(initial=0.0) if noisy else 0.0)
+    if near.max() > allowed or not far.size:
         return None
     distance = _rms(near) / max(_rms(far), np.finfo(np.float64).tiny)
-    return distance if distance <= EXPLAINED else None
+    return distance if distance <= (EXPLAINED_NOISY if noisy else EXPLAINED) else None
 
 
 def _lse_allowed(bounds: ForwardBounds, case: AttentionCase, predicted: Array) -> float:

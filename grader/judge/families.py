@@ -22,7 +22,7 @@ from grader.judge.precision import Array, round_to
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """Sizes of one attention call; `q_heads` is a multiple of `kv_heads`."""
+    """Sizes of one attention call; `q_heads` is a multiple of `kv_heads`. `batch`, `q_len` and `k_len` may be 0."""
 
     batch: int
     q_heads: int
@@ -32,9 +32,12 @@ class AttentionShape:
     head_dim: int
 
     def __post_init__(self) -> None:
-        sizes = (self.batch, self.q_heads, self.kv_heads, self.q_len, self.k_len, self.head_dim)
-        if min(sizes) < 1 or self.q_heads % self.kv_heads:
-            raise CourseError(f"{self}: sizes must be positive and q_heads a multiple of kv_heads.")
+        if (
+            min(self.batch, self.q_len, self.k_len) < 0
+            or min(self.q_heads, self.kv_heads, self.head_dim) < 1
+            or self.q_heads % self.kv_heads
+        ):
+            raise CourseError(f"{self}: heads and head_dim must be positive and q_heads a multiple of kv_heads.")
 
     @property
     def q(self) -> tuple[int, int, int, int]:
@@ -59,6 +62,16 @@ Family = Callable[[np.random.Generator, AttentionShape], tuple[Array, Array, Arr
 
 def _normal(rng: np.random.Generator, shape: AttentionShape) -> tuple[Array, Array, Array]:
     return rng.standard_normal(shape.q), rng.standard_normal(shape.kv), rng.standard_normal(shape.kv)
+
+
+def _cancelling(rng: np.random.Generator, shape: AttentionShape) -> tuple[Array, Array, Array]:
+    """Keys weigh nearly the same, and V is near 32 in the first half of them, near -32 in the other.
+
+    The large parts cancel in the sum over all keys; what a part of the keys gives is large, and its rounding stays.
+    """
+    q, k, v = _normal(rng, shape)
+    sign = np.where(np.arange(shape.k_len) < shape.k_len // 2, 32.0, -32.0)
+    return q, k / 32.0, v + sign[:, None]
 
 
 def _with_outliers(rng: np.random.Generator, size: tuple[int, ...]) -> Array:
@@ -171,6 +184,7 @@ FAMILIES: dict[str, Family] = {
     "v-one": _v_one,
     "position": _position,
     "near-equal": _near_equal,
+    "cancelling": _cancelling,
     "small": _small,
     "uniform": _uniform,
 }

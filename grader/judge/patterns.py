@@ -13,8 +13,8 @@ from grader.report.model import Diagnosis
 TILE = 16
 """Tile edges that kernels have are multiples of this."""
 
-POISON_BYTE = b"\xfe"
-"""What the worker's allocator fills fresh memory with: NaN in float16, a huge number in the other dtypes."""
+POISON_BYTES = (b"\xfe", b"\xff")
+"""What fresh memory is filled with, by malloc and on a GPU: NaN, or a huge number."""
 
 UNDERFLOW = -104.0
 """Below it float32's exp is 0."""
@@ -49,8 +49,10 @@ def recognise(bounds: ForwardBounds, o: Array, lse: Array | None) -> Diagnosis |
 def fresh_memory(values: Array, dtype: str) -> Array:
     """bool: where `values`, read from a tensor of `dtype`, are what memory holds that was never written."""
     target = numpy_dtype(dtype)
-    poison = float(np.frombuffer(POISON_BYTE * target.itemsize, target)[0])
-    return np.asarray(np.isnan(values) | (values == poison))
+    # Bit by bit: a NaN that was computed has another payload, which float64 keeps.
+    bits = np.ascontiguousarray(values, np.float64).view(np.uint64)
+    poison = [np.frombuffer(byte * target.itemsize, target).astype(np.float64).view(np.uint64) for byte in POISON_BYTES]
+    return np.isin(bits, poison)
 
 
 def _all_zero(bounds: ForwardBounds, o: Array, lse: Array | None) -> str:
@@ -60,7 +62,13 @@ def _all_zero(bounds: ForwardBounds, o: Array, lse: Array | None) -> str:
     # were computed, and underflowed: a matter of the running maximum.
     low = bool((bounds.lse < UNDERFLOW).all())
     underflowed = lse is not None and (bool(np.isneginf(lse).all()) or (low and not lse.any()))
-    return "" if underflowed else "zeros"
+    # So they were where a wrong LSE was stored: keys past the end, whose V is 0, won over real ones.
+    outweighed = lse is not None and bool(bounds.lse_breaches(lse)) and bool(lse.any()) and _stored(lse)
+    return "" if underflowed or outweighed else "zeros"
+
+
+def _stored(lse: Array) -> bool:
+    return bool(np.isfinite(lse).all()) and not fresh_memory(lse, "float32").any()
 
 
 def _masked_rows(bounds: ForwardBounds, o: Array, lse: Array | None) -> str:
@@ -112,17 +120,14 @@ def _unwritten(bounds: ForwardBounds, o: Array, lse: Array | None) -> str:
     blank = fresh if fresh[wrong].all() else o == 0.0
     if not blank[wrong].all():
         return ""
-    # NaN may be computed too; then the LSE is NaN in the same rows, which is not what fresh float32 memory holds.
-    lse_fresh = lse is not None and bool((fresh_memory(lse, "float32") & ~np.isnan(lse))[lse_wrong].all())
-    told = lse_fresh or not np.isnan(o[wrong]).any()
     if not columns.all():
         return "columns-unwritten" if blank[..., columns].all() and not lse_wrong.any() else ""
     if not blank[rows].all():
         return ""
     slices = np.asarray(rows.any(axis=1))
     if rows[slices].all():
-        return "heads-unwritten" if told else ""
-    return _row_range(bounds.view, rows[slices], slices) or ("output-unwritten" if told else "")
+        return "heads-unwritten"
+    return _row_range(bounds.view, rows[slices], slices) or "output-unwritten"
 
 
 def _row_range(view: RowView, rows: Array, slices: Array) -> str:

@@ -12,16 +12,23 @@ from grader.judge import attention, honest
 from grader.judge.diagnosis import diagnose
 from grader.judge.mistakes import CATALOGUE, by_id
 from grader.judge.oracle import AttentionCase
-from grader.judge.patterns import POISON_BYTE, TEXTS
+from grader.judge.patterns import POISON_BYTES, TEXTS
 from grader.judge.precision import numpy_dtype, round_to
 
 BLOCK_M, BLOCK_N = 64, 32
 
 
+def never_written(dtype: str, byte: bytes = POISON_BYTES[0]) -> float:
+    """What a tensor of `dtype` holds where nothing was stored."""
+    target = numpy_dtype(dtype)
+    return float(np.frombuffer(byte * target.itemsize, target)[0])
+
+
 def _kernel(case: AttentionCase, flaw: str) -> tuple[np.ndarray, np.ndarray]:
     """FlashAttention-2's loop in float32 over padded tiles, with one flaw; '' is a right kernel."""
-    o = np.full(case.q.shape, np.nan)
-    lse = np.full(case.q.shape[:3], np.nan, dtype=np.float32)
+    fresh = never_written(case.dtype)
+    o = np.full(case.q.shape, fresh)
+    lse = np.full(case.q.shape[:3], never_written("float32"), dtype=np.float32)
     for b in range(case.batch):
         for h in range(case.q_heads):
             for start in range(0, case.q_len, BLOCK_M):
@@ -32,7 +39,7 @@ def _kernel(case: AttentionCase, flaw: str) -> tuple[np.ndarray, np.ndarray]:
     if flaw == "lse-base-2":
         lse /= np.log(2)
     if flaw == "columns-unwritten":
-        o[..., 32:] = np.nan
+        o[..., 32:] = fresh
     return round_to(o, case.dtype), lse.astype(np.float64)
 
 
@@ -230,20 +237,28 @@ def test_diagnose_nan_beside_a_right_lse_names_the_padding_of_v(causal: bool) ->
     assert found.id == "nan-from-padding"
 
 
+@pytest.mark.parametrize("byte", POISON_BYTES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize(
     ("place", "mistake"), [(np.s_[2:], "heads-unwritten"), (np.s_[:, 64:], "last-query-tile-missing")]
 )
-def test_diagnose_fresh_memory_names_what_was_not_written(place: object, mistake: str, dtype: str) -> None:
+def test_diagnose_fresh_memory_names_what_was_not_written(place: object, mistake: str, dtype: str, byte: bytes) -> None:
     case = attention.case(np.random.default_rng(33), q_heads=4, q_len=90, k_len=64, dtype=dtype)
     bounds = attention.bounds_of(case)
     o, lse = bounds.o.copy(), bounds.lse.copy()
-    target = numpy_dtype(dtype)
-    o[place] = float(np.frombuffer(POISON_BYTE * target.itemsize, target)[0])  # type: ignore[index]
-    lse[place] = float(np.frombuffer(POISON_BYTE * 4, np.float32)[0])  # type: ignore[index]
+    o[place] = never_written(dtype, byte)  # type: ignore[index]
+    lse[place] = never_written("float32", byte)  # type: ignore[index]
     found = diagnose(bounds, o, lse)
     assert found is not None
     assert found.id == mistake
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_diagnose_rows_computed_as_nan_are_not_taken_for_unwritten_ones(dtype: str) -> None:
+    bounds = attention.bounds_of(attention.case(np.random.default_rng(34), q_heads=4, q_len=90, k_len=64, dtype=dtype))
+    o = bounds.o.copy()
+    o[:, 64:] = float(numpy_dtype(dtype).type(np.nan))
+    assert diagnose(bounds, o, bounds.lse) is None
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def _pattern(case: AttentionCase, bounds: GradientBounds, found: Gradients, wron
         fresh = fresh_memory(values, case.dtype)
         rows = fresh.all(axis=-1)
         off = misplaced(values, bounds.exact.named()[name]).any(axis=-1) | rows
-        if rows.any() and not rows.all() and np.array_equal(off, rows) and case.dtype != "float16":
+        if rows.any() and not rows.all() and np.array_equal(off, rows):
             return "gradient-unwritten"
     if not any(np.isnan(values).any() for values in answers.values()):
         return ""

@@ -128,10 +128,34 @@ def _diagonal_tile_skipped(view: RowView, block_m: int, block_n: int) -> Result:
     return _keys_before(view, np.maximum(0, (first_row + view.case.diagonal) // block_n * block_n))
 
 
-def _loop_ends_at_query(view: RowView, block_m: int, block_n: int) -> Result:
-    """The loop over keys ends at the query tile's own end, without k_len - q_len; the mask itself is right."""
-    end = (view.rows // block_m + 1) * block_m
+def _loop_ends_at(view: RowView, blocks: tuple[int, int], step: int, offset: int) -> Result:
+    """The loop over keys ends with the query tile's (`step` keys a tile, `offset` further); the mask itself is right.
+
+    Args:
+        blocks: rows a query tile, keys a key tile.
+    """
+    block_m, block_n = blocks
+    end = (view.rows // block_m + 1) * step + offset
     return _keys_before(view, -(-end // block_n) * block_n)
+
+
+def _loop_ends_at_query(view: RowView, block_m: int, block_n: int) -> Result:
+    """Without k_len - q_len."""
+    return _loop_ends_at(view, (block_m, block_n), block_m, 0)
+
+
+def _loop_ends_at_aligned_key(view: RowView, block_m: int, block_n: int) -> Result:
+    """As a causal loop does, although the window reaches further."""
+    return _loop_ends_at(view, (block_m, block_n), block_m, view.case.diagonal)
+
+
+def _loop_counts_key_tiles(view: RowView, block_m: int, block_n: int) -> Result:
+    """Query tile t ends at (t + 1) * BLOCK_N."""
+    return _loop_ends_at(view, (block_m, block_n), block_n, view.case.diagonal)
+
+
+def _keys_up_to_q_len(view: RowView) -> Result:
+    return _keys_before(view, view.case.q_len)
 
 
 def _mean_of_v(view: RowView, everything: bool) -> Result:
@@ -155,6 +179,11 @@ def _ragged_keys(case: AttentionCase) -> bool:
     return any(case.k_len % block for block in BLOCKS)
 
 
+def _sees_ahead(case: AttentionCase) -> bool:
+    _, right = window_bounds(case.causal, case.window)
+    return case.window is not None and right != 0
+
+
 def _offset_causal(case: AttentionCase) -> bool:
     return case.causal and case.diagonal > 0
 
@@ -167,6 +196,20 @@ MISTAKES: tuple[Mistake, ...] = (
         (_mask_top_left,),
         lambda case: _masked(case) and case.diagonal != 0,
         group="diagonal",
+    ),
+    Mistake(
+        "scale-zero-is-none",
+        "Your output equals attention scaled by 1/sqrt(head_dim) although the call says scale=0: "
+        "`scale or default` takes 0 for None.",
+        (_scale_ignored,),
+        lambda case: case.scale == 0,
+        group="scale",
+    ),
+    Mistake(
+        "scale-sign-lost",
+        "Your output equals attention with the scale's sign dropped: a scale may be negative.",
+        (partial(_with_scale_factor, factor=-1.0),),
+        lambda case: case.softmax_scale < 0,
     ),
     Mistake(
         "scale-ignored",
@@ -231,6 +274,7 @@ MISTAKES: tuple[Mistake, ...] = (
             for left, right in ((-1, 0), (1, 0), (0, -1), (0, 1), (-1, -1), (1, 1))
         ),
         _windowed,
+        group="diagonal",
     ),
     Mistake(
         "window-moved",
@@ -264,7 +308,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "where real scores lie below it, hidden keys win.",
         tuple(
             partial(_finite_sentinel, value=value, block=block)
-            for value in (-1e4, -6e4, -65504.0, -1e5, -1e6, -1e9, -1e3)
+            for value in (-1e4, -5e4, -6e4, -65504.0, -1e5, -1e6, -1e9, -1e3)
             for block in (1, *BLOCKS)
         ),
         lambda case: _masked(case) or _ragged_keys(case),
@@ -277,8 +321,34 @@ MISTAKES: tuple[Mistake, ...] = (
         _offset_causal,
     ),
     Mistake(
+        "loop-end-ignores-window",
+        "Your output equals attention whose loop over keys ends at the row's own key, "
+        "although the window reaches to its right.",
+        tuple(partial(_loop_ends_at_aligned_key, block_m=m, block_n=n) for m in BLOCKS for n in (1, *BLOCKS)),
+        _sees_ahead,
+    ),
+    Mistake(
+        "tile-sizes-mixed-up",
+        "Your output equals attention whose loop over keys counts query tiles of BLOCK_N rows: they have BLOCK_M.",
+        tuple(partial(_loop_counts_key_tiles, block_m=m, block_n=n) for m in BLOCKS for n in BLOCKS if m != n),
+        _causal,
+    ),
+    Mistake(
+        "keys-up-to-q-len",
+        "Your output equals attention over the first q_len keys: there are k_len of them.",
+        (_keys_up_to_q_len,),
+        lambda case: case.k_len > case.q_len,
+    ),
+    Mistake(
+        "broadcast-keys-counted-once",
+        "Your output equals attention that sees a single key where K or V has stride 0 along the sequence: "
+        "a row that is read k_len times still counts as k_len keys.",
+        (lambda view: _keys_before(view, 1),),
+        lambda case: case.k_len > 1 and "key-broadcast" in case.layouts,
+    ),
+    Mistake(
         "last-kv-tile-skipped",
-        "Your output equals attention that leaves out the last key tile.",
+        "Your output equals attention that leaves out the last key tile: their number must be rounded up.",
         tuple(partial(_last_tile_skipped, block=block) for block in BLOCKS),
     ),
     Mistake(

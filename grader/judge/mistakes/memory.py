@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -21,9 +22,17 @@ def _tiled_heads(view: RowView) -> Result:
     return attend(view, k=view.k(heads), v=view.v(heads))
 
 
-def _first_head(view: RowView) -> Result:
-    heads = np.zeros_like(view.heads)
-    return attend(view, k=view.k(heads), v=view.v(heads))
+def _of_first(view: RowView, names: str, axis: Literal["batches", "heads"]) -> Result:
+    """The tensors `names` read from the first batch entry, or from the first head."""
+    none = np.zeros_like(view.batches)
+    first = replace(view, batches=none) if axis == "batches" else replace(view, heads=none)
+    q, k, v = ((first if name in names else view) for name in "qkv")
+    scaled = q.q() @ np.swapaxes(k.k(), -1, -2) * view.case.softmax_scale
+    return softmax_attention(scaled, view.visible(), v.v())
+
+
+def _of_first_variants(names: tuple[str, ...], axis: Literal["batches", "heads"]) -> tuple[Variant, ...]:
+    return tuple(partial(_of_first, names=group, axis=axis) for group in names)
 
 
 def _not_grouped(view: RowView) -> Result:
@@ -37,11 +46,6 @@ def _not_grouped(view: RowView) -> Result:
     with np.errstate(invalid="ignore"):
         k, v = (np.where(inside, values, np.nan) for values in (moved.k(heads), moved.v(heads)))
         return attend(view, k=k, v=v)
-
-
-def _batch_ignored(view: RowView, of_q: bool) -> Result:
-    first = replace(view, batches=np.zeros_like(view.batches))
-    return forward_view(first) if of_q else attend(view, k=first.k(), v=first.v())
 
 
 def _reread(case: AttentionCase, name: str, strides_of: str) -> Array:
@@ -170,8 +174,8 @@ MISTAKES: tuple[Mistake, ...] = (
     ),
     Mistake(
         "kv-head-of-first",
-        "Your output equals attention in which every query head uses kv head 0.",
-        (_first_head,),
+        "Your output equals attention in which every query head reads K or V of kv head 0.",
+        _of_first_variants(("kv", "k", "v"), "heads"),
         _several_kv_heads,
         group="heads",
     ),
@@ -184,9 +188,15 @@ MISTAKES: tuple[Mistake, ...] = (
     ),
     Mistake(
         "batch-ignored",
-        "Your output equals attention in which every batch entry reads the first one's K and V.",
-        (partial(_batch_ignored, of_q=False), partial(_batch_ignored, of_q=True)),
+        "Your output equals attention in which every batch entry reads the first one's Q, K or V.",
+        _of_first_variants(("kv", "qkv", "q", "k", "v"), "batches"),
         lambda case: case.batch > 1,
+    ),
+    Mistake(
+        "query-head-of-first",
+        "Your output equals attention in which every query head reads Q of head 0.",
+        _of_first_variants(("q", "qkv"), "heads"),
+        lambda case: case.q_heads > 1,
     ),
     Mistake(
         "strides-of-q-for-kv",

@@ -17,11 +17,17 @@ from grader.judge.mistakes.model import (
     unknown_lse,
 )
 from grader.judge.oracle import AttentionCase, Result, RowView, forward_view, softmax_attention
-from grader.judge.precision import LN_2, Array, round_to
+from grader.judge.precision import LN_2, LOG2_E, Array, round_to
 
 
-def _online(view: RowView, block: int, backwards: bool, rescale_acc: float, rescale_sum: float) -> Result:
-    """The tiled softmax with the rescales raised to a power: 1 is right, 0 leaves it out, -1 turns it upside down."""
+def _online(
+    view: RowView, block: int, backwards: bool, rescale_acc: float, rescale_sum: float, own_max: bool = False
+) -> Result:
+    """The tiled softmax with the rescales raised to a power: 1 is right, 0 leaves it out, -1 turns it upside down.
+
+    Args:
+        own_max: weights take the tile's own maximum; the rescale takes the running one.
+    """
     masked = np.where(view.visible(), scores(view), -np.inf)
     v = view.v()
     row_max = np.full((*masked.shape[:-1], 1), -np.inf)
@@ -32,7 +38,8 @@ def _online(view: RowView, block: int, backwards: bool, rescale_acc: float, resc
             part = masked[..., tile]
             new_max = np.maximum(row_max, part.max(axis=-1, keepdims=True))
             shift = np.where(np.isneginf(new_max), 0.0, new_max)
-            weights = np.exp(part - shift)
+            top = part.max(axis=-1, keepdims=True) if own_max else shift
+            weights = np.exp(part - np.where(np.isneginf(top), 0.0, top))
             # Before the first key there is nothing to rescale, whatever the formula says.
             step = np.where(np.isneginf(row_max), 0.0, row_max - shift)
             acc = acc * np.exp(rescale_acc * step) + weights @ v[..., tile, :]
@@ -42,9 +49,16 @@ def _online(view: RowView, block: int, backwards: bool, rescale_acc: float, resc
     return o, (row_max + log(row_sum))[..., 0]
 
 
-def _online_variants(rescale_acc: float, rescale_sum: float) -> tuple[Variant, ...]:
+def _online_variants(rescale_acc: float, rescale_sum: float, own_max: bool = False) -> tuple[Variant, ...]:
     return tuple(
-        partial(_online, block=block, backwards=backwards, rescale_acc=rescale_acc, rescale_sum=rescale_sum)
+        partial(
+            _online,
+            block=block,
+            backwards=backwards,
+            rescale_acc=rescale_acc,
+            rescale_sum=rescale_sum,
+            own_max=own_max,
+        )
         for block in BLOCKS
         for backwards in (False, True)
     )
@@ -155,6 +169,27 @@ def _lse_log_subtracted(view: RowView) -> Result:
     return o, (row_max - log(row_sum))[..., 0]
 
 
+def _lse_of_old_max(view: RowView, block: int) -> Result:
+    """The row sum is that of the final maximum, the maximum is the one before the last tile."""
+    o, lse = forward_view(view)
+    masked = np.where(view.visible(), scores(view), -np.inf)
+    row_max = masked.max(axis=-1)
+    before = masked[..., : (view.case.k_len - 1) // block * block]
+    with np.errstate(invalid="ignore"):
+        return o, lse - row_max + (before.max(axis=-1) if before.shape[-1] else np.full_like(lse, -np.inf))
+
+
+def _lse_without_log(view: RowView) -> Result:
+    o, _ = forward_view(view)
+    _, row_max, row_sum, _ = _max_then_sum(view)
+    return o, (row_max + row_sum)[..., 0]
+
+
+def _lse_rounded(view: RowView, dtype: str) -> Result:
+    o, lse = forward_view(view)
+    return o, round_to(lse, dtype)
+
+
 def _lse_unscaled(view: RowView, only_max: bool) -> Result:
     """The LSE of scores before scaling, or the unscaled maximum with the right sum."""
     o, _ = forward_view(view)
@@ -198,6 +233,20 @@ MISTAKES: tuple[Mistake, ...] = (
         _long,
     ),
     Mistake(
+        "rescale-in-another-base",
+        "Your output equals an online softmax whose weights and rescale use different bases: exp2 needs differences "
+        "in base 2, exp in base e.",
+        (*_online_variants(LOG2_E, LOG2_E), *_online_variants(LN_2, LN_2)),
+        _long,
+    ),
+    Mistake(
+        "max-of-tile",
+        "Your output equals an online softmax whose weights subtract the tile's own maximum: "
+        "it must be the running one, which the rescale uses.",
+        _online_variants(1.0, 1.0, own_max=True),
+        _long,
+    ),
+    Mistake(
         "output-not-normalised",
         "Your output equals the accumulator before it is divided by the row sum.",
         (_not_normalised,),
@@ -205,8 +254,8 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake("output-normalised-twice", "Your output equals O divided by the row sum twice.", (_normalised_twice,)),
     Mistake(
         "max-initialised-to-zero",
-        "Your output equals a softmax whose maximum never lies below 0 (it starts at 0, or is not subtracted): "
-        "rows far below zero underflow.",
+        "Your output equals a softmax whose maximum never lies below 0, so that rows far below it underflow: it starts "
+        "at 0, isn't subtracted, or is taken before keys past the end, whose score is 0, are masked.",
         (
             partial(_fixed_max, start=0.0, grows=True, empty=np.nan),
             partial(_fixed_max, start=0.0, grows=True, empty=0.0),
@@ -272,6 +321,26 @@ MISTAKES: tuple[Mistake, ...] = (
         _LSE_RIGHT_O + "is the row sum itself; it must be max + log(row sum).",
         (_lse_is_sum,),
         target="LSE",
+    ),
+    Mistake(
+        "lse-without-log",
+        _LSE_RIGHT_O + "adds the row sum itself to the maximum: it must be max + log(row sum).",
+        (_lse_without_log,),
+        target="LSE",
+    ),
+    Mistake(
+        "lse-of-old-maximum",
+        _LSE_RIGHT_O + "takes the maximum from before the last key tile; the row sum belongs to the final one.",
+        tuple(partial(_lse_of_old_max, block=block) for block in BLOCKS),
+        _long,
+        target="LSE",
+    ),
+    Mistake(
+        "lse-low-precision",
+        _LSE_RIGHT_O + "is rounded to half precision; keep it in float32.",
+        tuple(partial(_lse_rounded, dtype=dtype) for dtype in ("float16", "bfloat16")),
+        target="LSE",
+        noisy=True,
     ),
     Mistake(
         "lse-log-subtracted",
