@@ -39,6 +39,13 @@ def test_causal_mask_on_a_square(submission: Submission, judge: Judge) -> None:
     attention.judge_forward(judge, case, *attention.run_forward(submission, case))
 
 
+@check("causal-aligned")
+def test_causal_mask_with_fewer_queries_than_keys(submission: Submission, judge: Judge) -> None:
+    """48 queries at the end of 80 keys: the last query sees the last key."""
+    case = attention.case(judge.rng(), family="position", q_len=48, k_len=80, head_dim=64, causal=True)
+    attention.judge_forward(judge, case, *attention.run_forward(submission, case))
+
+
 @check("schedule-ctas")
 def test_work_split_counts_ctas(submission: Submission, judge: Judge) -> None:
     """Random shapes, ragged and not, for both orders; another order is refused."""
