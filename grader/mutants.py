@@ -2,7 +2,7 @@
 
 A mistake is `wrong/<name>.toml` (edits to the reference) or a folder `wrong/<name>/` with `mistake.toml` and files laid
 over the reference. A variant is `correct/<name>.toml` or a folder `correct/<name>/`, in the same two forms. The key
-`reference` names another of the lab's solutions in place of `reference/`.
+`reference` names another of the lab's solutions in place of `reference/`, or one of its right answers.
 """
 
 from __future__ import annotations
@@ -185,14 +185,16 @@ def materialise(variant: Variant, into: Path) -> Path:
     Raises:
         CourseError: an edit's old text isn't found exactly once, or a file to change isn't there.
     """
-    if not variant.reference.is_dir():
-        raise CourseError(f"{variant.reference}: the reference solution is missing.")
-    described = variant.reference / VARIANT_FILE
-    if described.is_file():
-        base = _variant(variant.reference.parent.parent, variant.reference, described, variant.reference)
-        materialise(base, into)
+    reference = variant.reference
+    if not reference.exists():
+        raise CourseError(f"{reference}: the reference solution is missing.")
+    solution_dir = reference.parent.parent
+    if reference.is_file():
+        materialise(_variant(solution_dir, reference, reference, None), into)
+    elif (reference / VARIANT_FILE).is_file():
+        materialise(_variant(solution_dir, reference, reference / VARIANT_FILE, reference), into)
     else:
-        shutil.copytree(variant.reference, into, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(reference, into, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     for path in _overlaid(variant):
         assert variant.overlay is not None
         target = into / path.relative_to(variant.overlay)

@@ -143,6 +143,13 @@ def test_explicit_scales(submission: Submission, judge: Judge) -> None:
         _backward(submission, judge, label, q_len=40, k_len=70, head_dim=64, scale=scale)
 
 
+@check("scale")
+@pytest.mark.parametrize("scale", [0.0, -0.3])
+def test_scales_that_are_not_positive(submission: Submission, judge: Judge, scale: float) -> None:
+    """Scale 0, which isn't None: dQ and dK are 0, dV isn't. A negative one turns the order of the scores round."""
+    _backward(submission, judge, q_len=40, k_len=70, head_dim=64, scale=scale)
+
+
 @check("float32")
 @pytest.mark.parametrize(("family", "causal"), [("normal", True), ("peaked", False)])
 def test_float32_is_held_to_float32(submission: Submission, judge: Judge, family: str, causal: bool) -> None:
@@ -168,6 +175,33 @@ def test_bfloat16_sums(submission: Submission, judge: Judge, options: dict[str, 
     _backward(submission, judge, dtype="bfloat16", q_heads=1, head_dim=32, **options)
 
 
+@check("bfloat16")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_parts_of_a_group_that_cancel(submission: Submission, judge: Judge, dtype: str) -> None:
+    """Two query heads' parts of dV are large and of opposite signs: they are added up in float32."""
+    _backward(
+        submission, judge, upstream="cancelling", family="near-equal", dtype=dtype, q_heads=2, kv_heads=1, q_len=96,
+        k_len=40, head_dim=32,
+    )  # fmt: skip
+
+
+@check("strides")
+def test_forward_and_autograd_read_strides(submission: Submission, judge: Judge) -> None:
+    """The forward alone, and what autograd gives, for q, k and v that lie in memory each in its own way."""
+    layout = ("transposed", "padded-rows", "seqlen-last")
+    asked = judging.problem(judge.rng(), batch=2, q_len=40, k_len=60, head_dim=32, causal=True, layout=layout)
+    grad_o, q, k, v, _, _ = asked.arguments(submission.device)
+    result = submission.call(judging.FORWARD, q, k, v, **asked.options())
+    o, lse = attention.check_forward(result, asked.case, submission.device, judging.FORWARD)
+    attention.judge_forward(judge, asked.case, o, lse, label="forward")
+    wanted = [replace(tensor, requires_grad=True) for tensor in (q, k, v)]
+    found = submission.gradient_call(judging.DIFFERENTIABLE, *wanted, cotangents=[grad_o], **asked.options())
+    gradients = judging.check_gradients(
+        tuple(found.gradients.get(name) for name in "qkv"), asked.case, submission.device, judging.DIFFERENTIABLE
+    )
+    judging.judge_gradients(judge, asked, gradients, label="autograd")
+
+
 @check("strides")
 @pytest.mark.parametrize(
     ("layout", "grad_layout", "o_layout"),
@@ -175,15 +209,18 @@ def test_bfloat16_sums(submission: Submission, judge: Judge, options: dict[str, 
         (("contiguous", "padded-rows", "transposed"), "transposed", "contiguous"),
         (("transposed", "seqlen-last", "contiguous"), "contiguous", "transposed"),
         (("every-other-head", "transposed", "misaligned"), "seqlen-last", "padded-rows"),
+        (("padded-rows", "key-broadcast", "transposed"), "transposed", "contiguous"),
+        (("contiguous", "transposed", "key-broadcast"), "contiguous", "padded-rows"),
     ],
 )
 def test_each_tensor_has_its_own_strides(
     submission: Submission, judge: Judge, layout: tuple[str, str, str], grad_layout: str, o_layout: str
 ) -> None:
     """Transposed, padded, interleaved memory, a different one for dO, O, q, k and v."""
+    # One key past whole tiles: where a row of a broadcast tensor stands for all, a length of 1 doesn't.
     _backward(
-        submission, judge, batch=2, q_len=40, k_len=60, head_dim=32, layout=layout, grad_layout=grad_layout,
-        o_layout=o_layout,
+        submission, judge, batch=2, q_len=40, k_len=65 if "key-broadcast" in layout else 60, head_dim=32,
+        layout=layout, grad_layout=grad_layout, o_layout=o_layout,
     )  # fmt: skip
 
 
@@ -256,8 +293,8 @@ def test_harness_reports_what_it_saw(submission: Submission, judge: Judge) -> No
 
 @check("twenty-runs")
 def test_dk_and_dv_are_equal_over_twenty_runs(submission: Submission, judge: Judge) -> None:
-    """2 batch entries, 4 query heads on 2 kv heads, 1024 queries and keys: hundreds of programs at once."""
-    asked = judging.problem(judge.rng(), batch=2, q_heads=4, kv_heads=2, q_len=1024, head_dim=64, causal=True)
+    """2 batch entries, 6 query heads on 2 kv heads, 1024 queries and keys: hundreds of programs at once."""
+    asked = judging.problem(judge.rng(), batch=2, q_heads=6, kv_heads=2, q_len=1024, head_dim=64, causal=True)
     arguments = asked.arguments(submission.device)
     first = None
     for number in range(1, RUNS + 1):

@@ -29,7 +29,8 @@ MARGIN = 3.0
 PATTERNS = {
     "strides-of-another": "Your gradients equal those with dO or O read at the strides of another tensor, or as if it "
     "were contiguous: both have strides of their own.",
-    "gradient-zeros": "A gradient is all zeros: it was never computed, or never stored.",
+    "gradient-zeros": "A gradient is all zeros: it was never computed or stored, or all of P underflowed, "
+    "as with S and LSE of different bases.",
     "gradient-unwritten": "Parts of a gradient were never written: the grid must cover every tile of every head.",
     "masked-row-nan": "Rows that see no key make your gradients NaN: their LSE is -inf, and -inf - (-inf) is NaN. "
     "Their P is 0.",

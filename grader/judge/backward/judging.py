@@ -6,7 +6,7 @@ judging.judge_gradients(judge, problem, judging.run_backward(submission, problem
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, Protocol
 
 import numpy as np
@@ -23,8 +23,8 @@ from grader.sandbox.failures import ContractViolated
 from grader.sandbox.wire import Tensor
 
 FORWARD, BACKWARD, DIFFERENTIABLE = "attention_forward", "attention_backward", "flash_attention"
-Upstream = Literal["normal", "ones", "large"]
-LARGE = 64.0
+Upstream = Literal["normal", "ones", "large", "cancelling"]
+LARGE, CANCELLING = 64.0, 16.0
 EXPANDED: layouts.Strides = (0, 0, 0, 0)
 
 
@@ -91,13 +91,17 @@ def problem(
     """Fresh inputs of one backward.
 
     Args:
-        upstream: dO standard normal, all ones (as the gradient of a sum is: expanded, strides 0), or 64 times as large.
+        upstream: dO standard normal, all ones (as the gradient of a sum is: expanded, strides 0), 64 times as large, or
+            near 16 and -16 in turns of heads with equal queries, so that large parts of dV cancel in a group's sum.
         options: see `attention.case`.
     """
     case = attention.case(rng, **options)
     if upstream == "ones":
         return given(case, np.ones(case.q.shape), "expanded", o_layout)
     values = rng.standard_normal(case.q.shape) * (LARGE if upstream == "large" else 1.0)
+    if upstream == "cancelling":
+        case = replace(case, q=np.repeat(case.q[:, ::2], 2, axis=1))
+        values += np.where(np.arange(case.q_heads) % 2, -CANCELLING, CANCELLING)[:, None, None]
     return given(case, round_to(values, case.dtype), grad_layout, o_layout)
 
 

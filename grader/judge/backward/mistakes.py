@@ -50,6 +50,20 @@ def _delta_mean(grad_o: Array, o: Array) -> Array:
     return np.asarray((grad_o * o).mean(axis=1, keepdims=True))
 
 
+def _delta_of_grad_o_squared(grad_o: Array, o: Array) -> Array:
+    return np.asarray((grad_o * grad_o).sum(axis=1, keepdims=True))
+
+
+def _of_grad_scores(weights: Array, grad_scores: Array) -> Array:
+    return grad_scores
+
+
+def _unnormalised(scores: Array, lse: Array) -> Array:
+    """exp(scores - row maximum), never divided by the row sum."""
+    top = scores.max(axis=1, keepdims=True)
+    return np.asarray(np.exp(scores - np.where(np.isneginf(top), 0.0, top)), scores.dtype)
+
+
 def _delta_added(weights: Array, grad_weights: Array, delta: Array) -> Array:
     return np.asarray(weights * (grad_weights + delta))
 
@@ -70,6 +84,10 @@ def default_scale(case: AttentionCase) -> float:
 
 def squared_scale(case: AttentionCase) -> float:
     return float(case.softmax_scale**2)
+
+
+def _size_of_scale(case: AttentionCase) -> float:
+    return abs(case.softmax_scale)
 
 
 def mask_with(view: RowView, *, top_left: bool = False, by: int = 0, causal: bool = True) -> Array:
@@ -173,6 +191,35 @@ CATALOGUE: tuple[GradientMistake, ...] = (
         "delta-without-o",
         "Your gradients equal those with Delta = rowsum(dO), or with its mean; it is rowsum(dO * O).",
         (replace(EXACT, delta=_delta_of_grad_o), replace(EXACT, delta=_delta_mean)),
+    ),
+    GradientMistake(
+        "delta-of-grad-o",
+        "Your gradients equal those with Delta = rowsum(dO * dO); it is rowsum(dO * O).",
+        (replace(EXACT, delta=_delta_of_grad_o_squared),),
+    ),
+    GradientMistake(
+        "dv-of-score-gradient",
+        "Your dV equals dS^T dO; it is P^T dO.",
+        (replace(EXACT, dv_operand=_of_grad_scores),),
+    ),
+    GradientMistake(
+        "weights-not-normalised",
+        "Your gradients equal those with P = exp(S - max), which isn't divided by the row sum; P is exp(S - LSE).",
+        (replace(EXACT, weights=_unnormalised),),
+    ),
+    GradientMistake(
+        "scale-sign-lost",
+        "Your gradients equal those with the scale's sign dropped: a scale may be negative.",
+        (replace(EXACT, score_scale=_size_of_scale, dq_scale=_size_of_scale, dk_scale=_size_of_scale),),
+        lambda case: case.softmax_scale < 0,
+    ),
+    GradientMistake(
+        "scale-zero-is-none",
+        "Your gradients equal those with the default scale although the call says scale=0: `scale or default` takes 0 "
+        "for None.",
+        (replace(EXACT, score_scale=default_scale, dq_scale=default_scale, dk_scale=default_scale),),
+        lambda case: case.scale == 0,
+        group="scale",
     ),
     GradientMistake(
         "scale-ignored",
@@ -296,6 +343,14 @@ CATALOGUE: tuple[GradientMistake, ...] = (
         noisy=True,
     ),
     GradientMistake(
+        "group-partials-low-precision",
+        "Your dK or dV adds up query heads' parts that are stored in half precision; keep them in float32.",
+        tuple(Steps(share=dtype) for dtype in ("float16", "bfloat16")),
+        _grouped,
+        noisy=True,
+        group="sums",
+    ),
+    GradientMistake(
         "low-precision-accumulator",
         "Your gradients equal sums that are kept in half precision from tile to tile; keep them in float32.",
         tuple(
@@ -303,6 +358,20 @@ CATALOGUE: tuple[GradientMistake, ...] = (
         ),
         lambda case: not _float32(case),
         noisy=True,
+        group="sums",
+    ),
+    *(
+        GradientMistake(
+            f"{id}-low-precision",
+            f"Your gradients equal those with {name} rounded to half precision; keep it in float32.",
+            tuple(Steps(low=dtype, lowered=(what,)) for dtype in ("float16", "bfloat16")),
+            noisy=True,
+        )
+        for id, what, name in (
+            ("scores", "scores", "S"),
+            ("dp", "grad_weights", "dP"),
+            ("delta", "delta", "Delta"),
+        )
     ),
 )
 

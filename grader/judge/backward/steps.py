@@ -31,6 +31,11 @@ def right_score_gradient(weights: Array, grad_weights: Array, delta: Array) -> A
     return np.asarray(weights * (grad_weights - delta))
 
 
+def of_weights(weights: Array, grad_scores: Array) -> Array:
+    """What dV is a product of: P, and not dS."""
+    return weights
+
+
 def own_group(case: AttentionCase, kv_head: int) -> Sequence[int]:
     """Query heads whose gradients a KV head collects."""
     return range(kv_head * case.group, (kv_head + 1) * case.group)
@@ -57,7 +62,10 @@ class Steps:
         rounds: whether P and dS are rounded to the working dtype before their products.
         block: rows of the inner dimension that are added up at a time. backwards: from the end.
         accumulator: dtype that sums are rounded to after every block; empty for the computing one.
-        operand: what the operands of every product go through.
+        operand: what the operands of every product go through. share: dtype that a query head's part of dK and dV is
+            rounded to before the group's sum; empty for the computing one.
+        low: dtype that the intermediates named in `lowered` (scores, grad_weights, delta) are rounded to.
+        dv_operand: P or dS, see `of_weights`.
         visible, weights, delta, score_gradient: see the functions above.
         score_scale: factor of the scores. dq_scale, dk_scale: factors of the finished sums.
         kv_head, members: how query heads and KV heads belong together.
@@ -69,6 +77,10 @@ class Steps:
     backwards: bool = False
     accumulator: str = ""
     operand: Callable[[Array], Array] = same
+    share: str = ""
+    low: str = ""
+    lowered: tuple[str, ...] = ()
+    dv_operand: Callable[[Array, Array], Array] = of_weights
     visible: Callable[[RowView], Array] = RowView.visible
     weights: Callable[[Array, Array], Array] = right_weights
     delta: Callable[[Array, Array], Array] = right_delta
@@ -79,6 +91,14 @@ class Steps:
     kv_head: Callable[[AttentionCase, int], int] = grouped_head
     members: Callable[[AttentionCase, int], Sequence[int]] = own_group
     exp_error: float = 0.0
+
+    def kept(self, name: str, values: Array) -> Array:
+        """An intermediate as it is kept."""
+        return _rounded(values, self.low if name in self.lowered else "")
+
+
+def _rounded(values: Array, dtype: str) -> Array:
+    return round_to(values, dtype).astype(values.dtype) if dtype else values
 
 
 def slice_view(case: AttentionCase, batch: int, head: int) -> RowView:
@@ -123,20 +143,23 @@ def _add_slice(
     q, grad_o, o = (values[batch, head].astype(work) for values in (case.q, given.grad_o, given.o))
     k, v = (values[batch, kv].astype(work) for values in (case.k, case.v))
     cut = steps.operand
-    scores = (cut(q) @ cut(k).T) * work.type(steps.score_scale(case))
+    scores = steps.kept("scores", (cut(q) @ cut(k).T) * work.type(steps.score_scale(case)))
     scores = np.where(steps.visible(slice_view(case, batch, head))[0], scores, work.type(-np.inf))
     weights = steps.weights(scores, given.lse[batch, head].astype(work)[:, None])
     if rng is not None and steps.exp_error:
         weights = (weights * (1.0 + rng.uniform(-steps.exp_error, steps.exp_error, weights.shape))).astype(work)
-    grad_weights = cut(grad_o) @ cut(v).T
-    grad_scores = steps.score_gradient(weights, grad_weights, steps.delta(grad_o, o)).astype(work)
+    grad_weights = steps.kept("grad_weights", cut(grad_o) @ cut(v).T)
+    delta = steps.kept("delta", steps.delta(grad_o, o))
+    grad_scores = steps.score_gradient(weights, grad_weights, delta).astype(work)
     if steps.rounds:
         weights, grad_scores = round_to(weights.astype(work), case.dtype), round_to(grad_scores, case.dtype)
     found.dq[batch, head] = _added(steps, cut(grad_scores), cut(k)) * work.type(steps.dq_scale(case))
     for owner in range(case.kv_heads):
         if head in steps.members(case, owner):
-            found.dk[batch, owner] += _added(steps, cut(grad_scores.T), cut(q)) * work.type(steps.dk_scale(case))
-            found.dv[batch, owner] += _added(steps, cut(weights.T), cut(grad_o))
+            of_dv = steps.dv_operand(weights, grad_scores)
+            dk = _added(steps, cut(grad_scores.T), cut(q)) * work.type(steps.dk_scale(case))
+            found.dk[batch, owner] += _rounded(dk, steps.share)
+            found.dv[batch, owner] += _rounded(_added(steps, cut(of_dv.T), cut(grad_o)), steps.share)
 
 
 def _added(steps: Steps, left: Array, right: Array) -> Array:
@@ -145,6 +168,5 @@ def _added(steps: Steps, left: Array, right: Array) -> Array:
     starts = range(0, left.shape[1], steps.block)
     for start in reversed(starts) if steps.backwards else starts:
         total = total + left[:, start : start + steps.block] @ right[start : start + steps.block]
-        if steps.accumulator:
-            total = round_to(total, steps.accumulator)
+        total = _rounded(total, steps.accumulator)
     return total
