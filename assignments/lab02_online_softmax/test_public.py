@@ -27,13 +27,14 @@ def test_softmax_matches_along_any_axis(submission: Submission, judge: Judge, dt
 def test_stream_statistics_match_the_whole_row(
     submission: Submission, judge: Judge, dtype: str, widths: tuple[int, ...]
 ) -> None:
-    """Rows of spread 3, rising and falling, so that the maximum moves late, early and often."""
+    """Rows of spread 3, rising and falling, so that the maximum moves late, early and often; one far below zero."""
     rng = judge.rng()
     length = 203 if widths[0] > 1 else 67
     x = rng.standard_normal((6, length)) * 3
     x[1] += np.linspace(-60, 60, length)
     x[2] += np.linspace(60, -60, length)
     x[3, 3 * length // 4 :] += 8
+    x[4] -= 40
     blocks = streams.cut(x.astype(dtype), widths)
     result = streams.run_stream(submission, judge, "online_softmax_stats", blocks)
     streams.judge_stats(judge, blocks, result, f"online_softmax_stats, blocks of {widths[0]}")
@@ -50,6 +51,15 @@ def test_merge_of_two_halves_is_the_whole(submission: Submission, judge: Judge, 
     a, b = (states.state_of(scores[:, part], v[part], np.dtype(dtype)) for part in (slice(40), slice(40, None)))
     got = states.checked_state(judge, submission.call("merge", a, b), a, "merge")
     states.judge_merge(judge, a, b, got, states.merged(a, b), "merge")
+
+
+@check("merge")
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_merge_of_far_states_stays_finite(submission: Submission, judge: Judge, dtype: str) -> None:
+    """Maxima far apart and far from zero, beyond what exp can follow in that dtype; either side the larger one."""
+    a, b = states.far_states(judge.rng(), np.dtype(dtype))
+    got = states.checked_state(judge, submission.call("merge", a, b), a, "merge of far states")
+    states.judge_merge(judge, a, b, got, states.merged(a, b), "merge of far states")
 
 
 @check("attention")
@@ -69,17 +79,19 @@ def test_attention_matches_float64(submission: Submission, judge: Judge, block: 
 
 @check("exact-small")
 def test_exact_statistics_keep_their_bits(submission: Submission, judge: Judge) -> None:
-    """61 entries a row, streamed one at a time, three at a time and all at once."""
-    x = judge.rng().standard_normal((5, 61)) * np.array([1, 4, 20, 60, 1])[:, None]
+    """61 entries a row, streamed one at a time, three at a time and all at once; the reference often grows."""
+    rng = judge.rng()
+    x = rng.standard_normal((5, 61)) * np.array([1, 4, 20, 60, 1])[:, None]
     x[1] = np.sort(x[1])
     x[2, :20] = -np.inf
     x[4] = -np.inf
+    x = np.concatenate([x, exact.stairs(rng, 8, 61)])
     _, *whole = exact.one_shot(judge, submission.call("exact_softmax", x), x)
     runs = []
     for width in (1, 3, 61):
         blocks = streams.cut(x, (width,))
         result = streams.run_stream(submission, judge, "exact_softmax_stats", blocks)
-        runs.append((blocks, exact.stats_pair(judge, result, 5, "exact_softmax_stats")))
+        runs.append((blocks, exact.stats_pair(judge, result, len(x), "exact_softmax_stats")))
     exact.judge_bits(judge, x, runs, (whole[0], whole[1]))
 
 
