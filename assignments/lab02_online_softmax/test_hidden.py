@@ -215,6 +215,16 @@ def test_attention_keeps_float64(submission: Submission, judge: Judge) -> None:
     attention.judge_attention(judge, case, got, "blockwise_attention, float64")
 
 
+@check("attention-masks")
+def test_negative_scale_leaves_the_mask(submission: Submission, judge: Judge) -> None:
+    """A masked score stays -inf whatever the scale is."""
+    rng = judge.rng()
+    q, k, v = (rng.standard_normal((rows, 12)) for rows in (21, 33, 33))
+    case = attention.Case(q, k, v + 1, block=7, causal=True, scale=-0.5)
+    got = attention.run_attention(submission, judge, case, "causal, scaled")
+    attention.judge_attention(judge, case, got, "blockwise_attention, causal, scaled")
+
+
 SHAPES = ((19, 53), (41, 17), (24, 24), (1, 30), (33, 8))
 
 

@@ -64,7 +64,9 @@ def test_merge_of_far_states_stays_finite(submission: Submission, judge: Judge, 
 
 @check("attention")
 @pytest.mark.parametrize(
-    ("block", "scale"), [(32, None), (1, None), (500, 0.5), (29, 0.75)], ids=["ragged", "single", "one-block", "scaled"]
+    ("block", "scale"),
+    [(32, None), (1, None), (500, 0.5), (29, 0.75), (32, 0.0), (32, -0.25)],
+    ids=["ragged", "single", "one-block", "scaled", "zero", "negative"],
 )
 def test_attention_matches_float64(submission: Submission, judge: Judge, block: int, scale: float | None) -> None:
     """One head, 37 queries, 203 keys; the scores rise along the keys, so that the maximum moves in every block."""
@@ -75,6 +77,31 @@ def test_attention_matches_float64(submission: Submission, judge: Judge, block: 
     case = attention.Case(q, k, v, block, scale=scale)
     what = f"blockwise_attention, block {block}, scale {scale}"
     attention.judge_attention(judge, case, attention.run_attention(submission, judge, case, what), what)
+
+
+@check("attention-causal")
+@pytest.mark.parametrize(("q_len", "k_len"), [(9, 9), (5, 14), (14, 5)], ids=["square", "more-keys", "more-queries"])
+def test_causal_attention_of_a_few_rows(submission: Submission, judge: Judge, q_len: int, k_len: int) -> None:
+    """4 keys a block; with more queries than keys the first rows see none."""
+    rng = judge.rng()
+    q, k, v = rng.standard_normal((q_len, 6)), rng.standard_normal((k_len, 6)), rng.standard_normal((k_len, 6)) + 1
+    case = attention.Case(q, k, v, block=4, causal=True)
+    what = f"blockwise_attention, causal, {q_len} queries, {k_len} keys"
+    attention.judge_attention(judge, case, attention.run_attention(submission, judge, case, what), what)
+
+
+@check("empty")
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize(("q_len", "k_len"), [(0, 5), (5, 0), (0, 0)], ids=["no-queries", "no-keys", "nothing"])
+def test_attention_of_nothing(submission: Submission, judge: Judge, q_len: int, k_len: int, causal: bool) -> None:
+    """No queries: empty results. No keys: O = 0 and LSE = -inf, as of rows that see no key."""
+    rng = judge.rng()
+    q, k, v = (rng.standard_normal((rows, 6)) for rows in (q_len, k_len, k_len))
+    case = attention.Case(q, k, v, block=4, causal=causal)
+    what = f"blockwise_attention, {q_len} queries, {k_len} keys"
+    o, lse = attention.run_attention(submission, judge, case, what)
+    if o.any() or not np.isneginf(lse).all():
+        judge.fail(f"{what}: O must be 0 and LSE -inf in every row.")
 
 
 @check("exact-small")
