@@ -101,7 +101,7 @@ def stream_sums(
 
 
 CLIMBS = ((3,), (3, 3), (6,), (3, 3, 3), (4,), (5,))
-"""By how much references of `stairs` grow. exp(-k ln 2) is off by 1 or 2 ulp for k = 3 and 6, not at all for 4 and 5."""
+"""By how much references of `stairs` grow. exp(-k ln 2) is off by an ulp or two for k = 3 and 6, not for 4 and 5."""
 
 
 def stairs(rng: np.random.Generator, rows: int, length: int) -> Array:
