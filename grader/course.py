@@ -232,8 +232,16 @@ class Hint(_Model):
 
 
 class Hints(_Model):
+    """A lab's hints.
+
+    Attributes:
+        checks: check id → its hint.
+        mistakes: diagnosis → the question that leads to that mistake, shown in place of the check's.
+    """
+
     format_version: Literal[1]
     checks: dict[str, Hint]
+    mistakes: dict[str, str] = Field(default_factory=dict)
 
 
 def load_toml(path: Path, model: type[ModelT]) -> ModelT:

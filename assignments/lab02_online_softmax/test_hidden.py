@@ -110,19 +110,22 @@ def test_stream_is_not_gathered(submission: Submission, judge: Judge) -> None:
 # Merging
 
 
-def triple(rng: np.random.Generator) -> list[states.State]:
-    """Three states whose maxima are up to 700 apart, in another order in each row."""
-    scores, v = rng.standard_normal((6, 30)), rng.standard_normal((30, 4)) + 1
-    apart = np.array([[0, 1, 2], [2, 0, -1], [0, 700, 5], [700, 0, 690], [-650, 3, 0], [0, 0, 0]])
+def triple(rng: np.random.Generator, dtype: str) -> list[states.State]:
+    """Three states whose maxima are up to 750 apart (95 in float32), in another order in each row."""
+    far = 750 if dtype == "float64" else 95
+    scores, v = rng.standard_normal((8, 30)), rng.standard_normal((30, 4)) + 1
+    apart = np.array([[0, 1, 2], [2, 0, -1], [0, far, 5], [far, 0, far - 10], [-far, 3, 0], [0, 0, 0]])
+    apart = np.concatenate([apart, [[2 * far, far, 0], [-2 * far, -far, -3 * far]]])
     scores += np.repeat(apart, 10, axis=1)
     parts = (slice(0, 10), slice(10, 20), slice(20, 30))
-    return [states.state_of(scores[:, part], v[part], np.dtype(np.float64)) for part in parts]
+    return [states.state_of(scores[:, part], v[part], np.dtype(dtype)) for part in parts]
 
 
 @check("merge-algebra")
-def test_merge_is_associative_and_commutative(submission: Submission, judge: Judge) -> None:
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_merge_is_associative_and_commutative(submission: Submission, judge: Judge, dtype: str) -> None:
     """(ab)c, a(bc) and (cb)a against the exact merge of the three."""
-    a, b, c = triple(judge.rng())
+    a, b, c = triple(judge.rng(), dtype)
 
     def merge(left: states.State, right: states.State) -> states.State:
         got = states.checked_state(judge, submission.call("merge", left, right), left, "merge")
@@ -136,10 +139,11 @@ def test_merge_is_associative_and_commutative(submission: Submission, judge: Jud
 
 
 @check("merge-algebra")
-def test_empty_state_is_the_identity(submission: Submission, judge: Judge) -> None:
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_empty_state_is_the_identity(submission: Submission, judge: Judge, dtype: str) -> None:
     """On the left, on the right, on both sides; and in some rows only."""
-    state, other, _ = triple(judge.rng())
-    empty = states.empty_state(6, 4, np.dtype(np.float64))
+    state, other, _ = triple(judge.rng(), dtype)
+    empty = states.empty_state(8, 4, np.dtype(dtype))
     half = tuple(part.copy() for part in other)
     for part, nothing in zip(half, empty, strict=True):
         part[::2] = nothing[::2]
@@ -211,6 +215,16 @@ def test_attention_keeps_float64(submission: Submission, judge: Judge) -> None:
     attention.judge_attention(judge, case, got, "blockwise_attention, float64")
 
 
+@check("attention-masks")
+def test_negative_scale_leaves_the_mask(submission: Submission, judge: Judge) -> None:
+    """A masked score stays -inf whatever the scale is."""
+    rng = judge.rng()
+    q, k, v = (rng.standard_normal((rows, 12)) for rows in (21, 33, 33))
+    case = attention.Case(q, k, v + 1, block=7, causal=True, scale=-0.5)
+    got = attention.run_attention(submission, judge, case, "causal, scaled")
+    attention.judge_attention(judge, case, got, "blockwise_attention, causal, scaled")
+
+
 SHAPES = ((19, 53), (41, 17), (24, 24), (1, 30), (33, 8))
 
 
@@ -232,7 +246,10 @@ def test_causal_mask_is_aligned_bottom_right(
 
 
 def exact_rows(rng: np.random.Generator) -> np.ndarray:
-    """Ten rows of 109: spreads, rises and falls beyond exp's range, -inf here and there and everywhere."""
+    """109 entries a row: spreads, rises and falls beyond exp's range, -inf here and there and everywhere.
+
+    In the last 24 of the 34 rows the reference grows by 3 and more, up to three times, and the old terms still count.
+    """
     x = rng.standard_normal((10, 109)) * np.array([1, 3, 30, 300, 1, 1, 1, 1, 1, 1])[:, None]
     ramp = np.linspace(-1, 1, 109)
     x[4] += ramp * 900
@@ -241,7 +258,7 @@ def exact_rows(rng: np.random.Generator) -> np.ndarray:
     x[7, rng.random(109) < 0.5] = -np.inf
     x[8, :50] = -np.inf
     x[9] = -np.inf
-    return np.asarray(x)
+    return np.concatenate([x, exact.stairs(rng, 24, 109)])
 
 
 @check("exact-bits")

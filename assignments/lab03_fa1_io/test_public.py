@@ -11,6 +11,7 @@ from grader.judge.tiles.notes import NotesError, judge_notes
 
 # N, d and M, in elements: blocks that divide N; ragged blocks; tiles higher than d.
 SIZES = ((32, 4, 128), (37, 6, 160), (45, 3, 100))
+SMALL = (95, 8, 368)
 IDS = ["whole", "ragged", "wide"]
 
 
@@ -43,16 +44,25 @@ def test_fa2_is_right(submission: Submission, judge: Judge, n: int, d: int, m: i
 @check("bytes")
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_bytes_are_those_of_the_closed_form(submission: Submission, judge: Judge, function: str) -> None:
-    """N=40, d=4, M=80: tiles of 5 and 4 rows."""
-    case = runs.draw(judge.rng(), 40, 4, 80)
-    runs.judge_run(submission, judge, case, function, f"{function}, N=40, d=4, M=80")
+    """N=95, d=8, M=368, which 4d doesn't divide: tiles of 11 and 8 rows, where ⌈M/4d⌉ would be 12."""
+    case = runs.draw(judge.rng(), *SMALL)
+    runs.judge_run(submission, judge, case, function, f"{function}, N=95, d=8, M=368")
+
+
+@check("causal-small")
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_causal_run_masks_and_skips(submission: Submission, judge: Judge, function: str) -> None:
+    """The same sizes, causal: blocks without a visible pair aren't loaded, standard attention masks only."""
+    case = runs.draw(judge.rng(), *SMALL, causal=True)
+    runs.judge_run(submission, judge, case, function, f"{function}, causal, N=95, d=8, M=368")
 
 
 @check("paper-setting")
 @pytest.mark.parametrize("name", list(models.MODELS))
 def test_closed_form_at_the_papers_setting(submission: Submission, judge: Judge, name: str) -> None:
-    """N=1024, d=64, M=98304 elements (192 KB of float16), one head; and the same M of float32 elements."""
-    models.judge_model(submission, judge, name, [Setting(*table.PAPER), Setting(*table.PAPER, itemsize=4)])
+    """N=1024, d=64, M=98304 elements (192 KB of float16), one head; the same M of float32 elements; a small machine."""
+    settings = [Setting(*table.PAPER), Setting(*table.PAPER, itemsize=4), Setting(*SMALL)]
+    models.judge_model(submission, judge, name, settings)
 
 
 @check("notes")

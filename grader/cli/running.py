@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from grader.cli.console import STDOUT, console, say
 from grader.cli.output import write_json
 from grader.cli.progress import Progress
 from grader.cli.submission import find_submission, shown
-from grader.course import Course, Lab
+from grader.course import Course, Hints, Lab
 from grader.errors import CourseError, ExitCode, UsageError
 from grader.report import json as report_json
 from grader.report.model import Report
@@ -63,7 +62,9 @@ def grade_and_show(lab_name: str, options: RunOptions, *, json_target: str | Non
     say(f"grading {lab.short_id} from {shlex.quote(shown(submission))}")
     report = _grade(course, lab, submission, options)
     if json_target != STDOUT:
-        card = Scorecard(report, _questions(course, lab), options=options.words(), verbose=verbose)
+        hints = _hints(course, lab)
+        questions = {check_id: hint.question for check_id, hint in hints.checks.items()}
+        card = Scorecard(report, questions, hints.mistakes, options=options.words(), verbose=verbose)
         console(sys.stdout).print(card)
         sys.stdout.flush()
     if lab.rubric:
@@ -111,12 +112,11 @@ def _expected(course: Course, lab: Lab, options: RunOptions) -> int:
     return sum(hidden_too or not lab.checks[check_id].hidden for check_id in select(lab, options.select))
 
 
-def _questions(course: Course, lab: Lab) -> Mapping[str, str]:
-    """Hints by check id; a lab without them, or with a broken file, still gets its scorecard."""
-    if not (course.assignment_dir(lab.id) / "hints.toml").is_file():
-        return {}
-    try:
-        return {check_id: hint.question for check_id, hint in course.hints(lab.id).checks.items()}
-    except CourseError as error:
-        say(f"warning: hints left out: {error}")
-        return {}
+def _hints(course: Course, lab: Lab) -> Hints:
+    """The lab's hints; a lab without them, or with a broken file, still gets its scorecard."""
+    if (course.assignment_dir(lab.id) / "hints.toml").is_file():
+        try:
+            return course.hints(lab.id)
+        except CourseError as error:
+            say(f"warning: hints left out: {error}")
+    return Hints(format_version=1, checks={})

@@ -156,7 +156,7 @@ class SubmissionRef(Frozen):
     path: str
     sha256: str
     files: dict[str, str] = Field(default_factory=dict, description="relative path → sha256 of each graded file")
-    notes: list[str] = Field(default_factory=list, description="what of the folder was left out, and why")
+    notes: list[str] = Field(default_factory=list, description="what of the folder was put right or left out, and why")
 
 
 class IsolationRecord(Frozen):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -111,12 +111,14 @@ class Scorecard:
 
     Attributes:
         hints: check id → the hint's question.
+        mistakes: diagnosis → the question that leads to that mistake.
         options: the words that repeat this run, e.g. ``("--submission", "my work")``, for the next command.
         verbose: with every measured value and time.
     """
 
     report: Report
     hints: Mapping[str, str]
+    mistakes: Mapping[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     verbose: bool = False
 
@@ -202,13 +204,19 @@ class Scorecard:
             yield _wrapped(f"{count(len(problem.checks), 'check')} stop at this same problem: {_names(problem)}")
         if check.diagnosis:
             yield _labelled("diagnosis", clean(check.diagnosis.text, max_lines=4), style="yellow")
-        question = self.hints.get(check.id, "")
+        question = self._question(check)
         if question and not ours and check.phase != "import":
             yield _labelled("think", clean(question, max_lines=4))
         if check.error_map:
             yield Picture(check.error_map)
-        for label, command in self._commands(check, hinted=bool(question) and not ours):
+        for label, command in self._commands(check, hinted=check.id in self.hints and not ours):
             yield _labelled(label, command, style="cyan")
+
+    def _question(self, check: CheckResult) -> str:
+        """The known mistake's own question or none: the check's may be about another one."""
+        if check.diagnosis is not None:
+            return self.mistakes.get(check.diagnosis.id, "")
+        return self.hints.get(check.id, "")
 
     def _commands(self, check: CheckResult, *, hinted: bool) -> Iterator[tuple[str, str]]:
         lab = self.report.lab.id[:5]

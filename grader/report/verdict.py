@@ -24,6 +24,8 @@ _KIND_RANK = {
         (Kind.CORRECTNESS, Kind.NUMERICS, Kind.INTEGRITY, Kind.TRAFFIC, Kind.CODEGEN, Kind.SPEED, Kind.ARTIFACT)
     )
 }
+_DEPTH = {Kind.CORRECTNESS: 0, Kind.NUMERICS: 0, Kind.SPEED: 2, Kind.ARTIFACT: 2}
+"""Values come first. What is moved and compiled may be off because they are, times and tables because of either."""
 _EPSILON = 1e-9
 _LINE = re.compile(r"[\w./-]+\.py:\d+")
 _EXCEPTION = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)\b")
@@ -53,20 +55,28 @@ def troubled(report: Report) -> list[CheckResult]:
     """Checks that ran and didn't pass, the most useful to mend first.
 
     An import that fails comes first, since nothing else can work; then what a student can mend before noise, reviews
-    and the grader's faults; then correctness before speed, public before hidden, and the order of the lab.
+    and the grader's faults; then wrong values before what may follow from them, what names its cause before what only
+    shows a number, correctness before speed, public before hidden, and the order of the lab.
     """
     numbered = [(index, check) for index, check in enumerate(report.checks) if check.status not in _UNTROUBLED]
     return [check for _, check in sorted(numbered, key=lambda item: _urgency(*item))]
 
 
-def _urgency(index: int, check: CheckResult) -> tuple[int, bool, int, bool, int]:
+def _urgency(index: int, check: CheckResult) -> tuple[int, bool, int, bool, int, bool, int]:
     return (
         _STATUS_RANK.get(check.status, 0),
         check.phase != "import",
+        _DEPTH.get(check.kind, 1),
+        not _names_its_cause(check),
         _KIND_RANK[check.kind],
         check.hidden,
         index,
     )
+
+
+def _names_its_cause(check: CheckResult) -> bool:
+    """Whether a student reads what is wrong: a known mistake, an exception's line, another end than a wrong result."""
+    return check.diagnosis is not None or check.status is not Status.FAIL or exception_site(check.message) is not None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Copies a submission to a place of the grader's own: regular files only, bounded, with the course's files laid over.
 
-A submission is hostile material. Links aren't followed, FIFOs and devices aren't opened, and what is left out is said
-in a note.
+A submission is hostile material. Links aren't followed, FIFOs and devices aren't opened, and what is left out or put
+right is said in a note.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from grader.course import Lab
 from grader.errors import CourseError, UsageError
 from grader.machine import blame_the_machine
 from grader.sandbox import rundir
+from grader.sandbox.text import mend_text
 from grader.sandbox.tree import MAX_NAME_BYTES, Notes, copy_bounded, entries, is_plain, open_regular, shown
 
 MAX_FILE_BYTES = 16 << 20
@@ -38,7 +40,7 @@ class Staged:
         source: the folder that the person named.
         files: relative path (``/`` between parts) → SHA-256, of every file in the copy, sorted.
         sha256: of all names and contents; equal copies have equal hashes.
-        notes: what was left out and why, for the scorecard.
+        notes: what was put right and what was left out and why, for the scorecard.
     """
 
     path: Path
@@ -121,6 +123,20 @@ def _copy_tree(source_fd: int, target: Path, kept: frozenset[str], notes: Notes)
         notes.add("the rest", f"the folder holds more than {MAX_ENTRIES} entries")
 
 
+def _mend(target: Path, wanted: Iterable[str]) -> list[str]:
+    """Put the text of the files to hand in right, as a batch does; what was done, a sentence a file."""
+    done = []
+    for name in wanted:
+        path = target / name
+        if path.is_file():
+            raw = path.read_bytes()
+            mended, note = mend_text(name, raw)
+            if mended is not raw:
+                path.write_bytes(mended)
+            done.extend([note] if note else [])
+    return done
+
+
 def _overlay(target: Path, lab: Lab, provided_from: Path) -> None:
     """Lay pristine copies of the course's files over the student's.
 
@@ -195,11 +211,12 @@ def stage(submission: Path, lab: Lab, provided_from: Path) -> Staged:
     try:
         kept = frozenset((*lab.files.edit, *lab.files.artifacts, *lab.files.provided))
         _copy_tree(source_fd, staged.path, kept, notes)
+        mended = _mend(staged.path, (*lab.files.edit, *lab.files.artifacts))
         _overlay(staged.path, lab, provided_from)
         for path in [staged.path, *staged.path.rglob("*")]:
             path.chmod(0o755 if path.is_dir() else 0o644)
         staged.files, staged.sha256 = _hash(staged.path)
-        staged.notes = notes.all()
+        staged.notes = (*mended, *notes.all())
     except BaseException:
         staged.close()
         raise

@@ -67,7 +67,9 @@ class Submission:
         sys.modules[spec.name] = module
         try:
             spec.loader.exec_module(module)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, SyntaxError) and not error.filename:
+                error.filename = path  # of a file that isn't text Python says only that much
             sys.modules.pop(spec.name, None)
             raise
         return module
@@ -120,7 +122,8 @@ class Submission:
         frames = self._frames(error)
         text = _text_of(error)
         if isinstance(error, SyntaxError) and error.filename:
-            where = f"{self._relative(error.filename) or os.path.basename(error.filename)}:{error.lineno}"
+            file = self._relative(error.filename) or os.path.basename(error.filename)
+            where = f"{file}:{error.lineno}" if error.lineno else file
             text = str(error.msg)
         else:
             where = frames[-1] if frames else ""

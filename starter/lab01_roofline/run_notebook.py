@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +106,7 @@ def _run_in_kernel(folder: Path, scratch: Path, cell_timeout_s: float) -> str:
     try:
         client.execute(cleanup_kc=True)
     except CellExecutionError as error:
-        return f"{_place(notebook)}{error.ename}: {error.evalue}"
+        return f"{_place(notebook)}{_line(folder, error.traceback)}{error.ename}: {error.evalue}"
     except CellTimeoutError:
         return f"{_place(notebook)}no end after {cell_timeout_s:g} s"
     except (DeadKernelError, RuntimeError) as error:
@@ -117,6 +119,13 @@ def _place(notebook: Any) -> str:
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     started = sum("execution" in cell.metadata for cell in code)
     return f"code cell {started}: " if started else ""
+
+
+def _line(folder: Path, told: str) -> str:
+    """``roofline.py:45: `` for the innermost line of the folder's own files that a traceback names."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", told)
+    found = re.findall(rf"{re.escape(str(folder))}/([\w./-]+\.py)(?::|\", line )(\d+)", plain)
+    return f"{found[-1][0]}:{found[-1][1]}: " if found else ""
 
 
 def _serve_kernel() -> None:
@@ -162,7 +171,8 @@ def _serve_shell() -> None:
         result = shell.run_cell(source)
         raised = result.error_before_exec or result.error_in_exec
         if raised is not None:
-            error = f"code cell {number}: {type(raised).__name__}: {raised}"
+            place = _line(Path.cwd(), "".join(traceback.format_exception(raised)))
+            error = f"code cell {number}: {place}{type(raised).__name__}: {raised}"
             break
     Path(SHELL_RESULT).write_text(json.dumps({"error": error}), encoding="utf-8")
 

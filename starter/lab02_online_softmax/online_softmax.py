@@ -64,10 +64,10 @@ def blockwise_attention(
     """Attention of one head, keys taken `block` at a time: no (Sq, Sk) array ever exists.
 
     Args:
-        q: (Sq, d). k, v: (Sk, d), the dtype of q.
+        q: (Sq, d). k, v: (Sk, d), the dtype of q. Sq and Sk may be 0.
         block: keys a step; needn't divide Sk.
         causal: row i sees the keys j <= i + Sk - Sq (aligned bottom-right).
-        scale: factor of the scores; None means 1/sqrt(d).
+        scale: factor of the scores, any finite number; None means 1/sqrt(d).
         accumulate: dtype that l and o are rounded to after each block; None keeps the statistics dtype.
 
     Returns:

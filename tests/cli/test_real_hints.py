@@ -8,6 +8,7 @@ import pytest
 
 from grader.cli.listing import show_hints
 from grader.course import Course
+from grader.mutants import load_mistakes
 
 COURSE = Course.find(Path(__file__).parent)
 
@@ -22,3 +23,9 @@ def test_hints_of_a_lab_are_shown_whole(
     hints = COURSE.hints(lab_id).checks
     assert set(hints) == set(COURSE.lab(lab_id).checks)
     assert not [check_id for check_id, hint in hints.items() if " ".join(hint.question.split()) not in shown]
+
+
+@pytest.mark.parametrize("lab_id", COURSE.lab_ids())
+def test_question_of_a_mistake_is_about_one_that_a_wrong_answer_has(lab_id: str) -> None:
+    known = {mistake.diagnosis for mistake in load_mistakes(COURSE.solution_dir(lab_id))}
+    assert set(COURSE.hints(lab_id).mistakes) <= known

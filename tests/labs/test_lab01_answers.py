@@ -75,9 +75,10 @@ def test_notebook_runs_at_every_level(isolation: str, how: str, tmp_path: Path) 
         (["x = 1", "import sys\nsys.exit(0)", "y"], "code cell [23]: (SystemExit|NameError)"),
         (["1 +"], "code cell 1: SyntaxError"),
         (["import socket\nsocket.socket(socket.AF_INET, socket.SOCK_STREAM)"], "code cell 1: PermissionError"),
+        (["import roofline\nroofline.ridge_point(None)"], r"code cell 1: roofline\.py:\d+: AttributeError"),
         (["import grader"], "code cell 1: (ModuleNotFoundError|PermissionError)"),
     ],
-    ids=["dies", "exits", "syntax", "network", "grader"],
+    ids=["dies", "exits", "syntax", "network", "own-line", "grader"],
 )
 def test_notebook_that_misbehaves_loses_the_check_and_no_more(
     cells: list[str], said: str, isolation: str, tmp_path: Path

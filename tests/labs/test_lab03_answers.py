@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -260,6 +261,38 @@ def test_case_of_the_checks_is_ragged_where_it_says() -> None:
             # Seven loads and stores a step, and as many calls again to allocate and free four tiles in each.
             assert 15 * len(forms.blocks(n, large)) * len(forms.blocks(n, small)) < runs.MAX_CALLS / 2
     assert runs.MAX_CALLS > 15 * 16 * 16  # the finest point of the slope
+
+
+@pytest.mark.parametrize(
+    ("new", "place"),
+    [
+        (
+            'hbm.store("O", o, rows, tile=o_tile)',
+            r"fa1\.py:\d+ in fa1_forward: the machine refused a call \(store of O: ",
+        ),
+        ('hbm.load("P", rows)', r"fa1\.py:\d+ in fa1_forward: the machine refused a call \(fa1_forward has no tensor"),
+        (
+            '\n                try:\n                    hbm.load("O", rows)\n                except RuntimeError:\n'
+            "                    pass",
+            r"^fa1_forward: the machine refused a call \(O needs an SRAM tile\)",
+        ),
+    ],
+    ids=["store", "load", "caught"],
+)
+def test_refused_call_names_its_line_in_a_public_check_only(new: str, place: str, tmp_path: Path) -> None:
+    folder = tmp_path / "answer"
+    shutil.copytree(SOLUTIONS / "reference", folder)
+    path = folder / "fa1.py"
+    old = 'hbm.store("O", o.astype(machine.dtype), rows, tile=o_tile)\n            hbm.store("l"'
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, f'if True: {new}\n            hbm.store("l"'))
+    report = grade(
+        GradeRequest(lab03.COURSE, lab03.LAB_ID, folder, checks=frozenset({"fa1-output", "fa1-bytes"}), device="cpu")
+    )
+    public, hidden = (next(c for c in report.checks if c.id == check) for check in ("fa1-output", "fa1-bytes"))
+    assert re.search(place, public.message), public.message
+    assert hidden.message.startswith("fa1_forward: the machine refused a call.")
 
 
 @pytest.mark.slow

@@ -206,8 +206,9 @@ def hostile() -> Report:
                 "status": Status.FAIL,
                 "message": "\x1b[2J\x1b[32m[bold green]100/100[/bold green]\x1b]0;owned\x07 "
                 "\u202e0/01\u202c\r\nend\x00\x9b31m",
+                "diagnosis": MASK_TOP_LEFT,
             },
-            forward={"status": Status.FAIL, "message": "x" * 5000, "diagnosis": MASK_TOP_LEFT},
+            forward={"status": Status.FAIL, "message": "x" * 5000},
             lse_natural_log={"status": Status.FAIL, "message": "\n".join(f"line {i}" for i in range(100))},
             benchmark={"status": Status.FAIL, "message": "[link=https://example.org]click[/link] \ud7ff :smile:"},
         ),

@@ -127,6 +127,20 @@ def test_scorecard_without_hints_offers_none() -> None:
     assert "think" not in captured.get()
 
 
+def test_scorecard_known_mistake_asks_its_own_question_or_none() -> None:
+    """The check's question may lead elsewhere; the way to its hints stays open."""
+    shown = {}
+    for known, mistakes in (("none", {}), ("own", {"tail-unmasked": "What does the last tile hold?"})):
+        console = Console(width=80, color_system=None)
+        with console.capture() as captured:
+            console.print(Scorecard(mixture(), HINTS, mistakes))
+        shown[known] = captured.get()
+    assert "think" not in shown["none"]
+    assert "think       What does the last tile hold?" in shown["own"]
+    assert HINTS["ragged-tails"][:20] not in "".join(shown.values())
+    assert all("grade hint lab06 ragged-tails --level 2" in text for text in shown.values())
+
+
 def test_scorecard_verbose_shows_measured_values_and_time() -> None:
     checks = outcomes(forward={"measured": {"max_error": 1.23456e-3, "path": "\x1b[31mx"}, "duration_s": 1.5})
     console = Console(width=80, color_system=None)

@@ -4,10 +4,11 @@ import pytest
 from report_factory import MASK_TOP_LEFT, ROWS, gpu_only_selected, limits_hit, mixture, outcomes, report, starter_fails
 
 from grader.errors import ExitCode
-from grader.report.model import Kind, Status
+from grader.report.model import Diagnosis, Kind, Status
 from grader.report.verdict import by_kind, exception_site, exit_code, problems, skipped_points, troubled
 
 FAIL = {"status": Status.FAIL, "message": "wrong"}
+LSE_BASE_2 = Diagnosis(id="lse-base-2", text="LSE is in base 2.")
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,31 @@ def test_troubled_correctness_comes_before_traffic_and_public_before_hidden() ->
         "traffic",
         "benchmark",
     ]
+
+
+def test_troubled_named_cause_comes_before_a_number_and_values_before_what_follows() -> None:
+    """Whoever reads the first line alone reads a cause where one is known, and never a consequence of wrong values."""
+    site = FAIL | {"message": "fa2.py:7 in f: ValueError: bad"}
+    checks = outcomes(
+        forward=FAIL,
+        lse_natural_log=FAIL | {"diagnosis": LSE_BASE_2},
+        mask_bottom_right=FAIL | {"diagnosis": MASK_TOP_LEFT},
+        ragged_tails=site,
+        traffic=FAIL | {"diagnosis": MASK_TOP_LEFT},
+        benchmark=FAIL | {"diagnosis": LSE_BASE_2},
+    )
+    order = ["ragged-tails", "mask-bottom-right", "lse-natural-log", "forward", "traffic", "benchmark"]
+    assert [check.id for check in troubled(report(checks))] == order
+    unnamed = outcomes(traffic=FAIL, benchmark=FAIL | {"diagnosis": LSE_BASE_2})
+    assert [check.id for check in troubled(report(unnamed))] == ["traffic", "benchmark"]
+
+
+def test_troubled_crash_of_a_check_needs_no_diagnosis_to_be_told() -> None:
+    checks = outcomes(
+        contract={"status": Status.CONTRACT, "message": "O is float32, expected float16."},
+        forward=FAIL | {"diagnosis": MASK_TOP_LEFT},
+    )
+    assert [check.id for check in troubled(report(checks))] == ["contract", "forward"]
 
 
 def test_troubled_what_nobody_can_mend_comes_last() -> None:

@@ -317,3 +317,27 @@ def test_shown_keeps_plain_names_and_escapes_others() -> None:
     assert shown("a\nb") == "'a\\nb'"
     assert shown("bad\udcff") == "'bad\\udcff'"
     assert len(shown("x" * 5000)) < 300
+
+
+@pytest.mark.parametrize(
+    ("encode", "note"),
+    [
+        (lambda text: b"\xef\xbb\xbf" + text.encode(), "freed of its byte order mark"),
+        (lambda text: text.encode("utf-16"), "turned from UTF-16 into UTF-8"),
+        (lambda text: text.replace("\n", "\r\n").encode(), "given plain line ends (they were CRLF)"),
+    ],
+)
+def test_stage_puts_text_right_as_a_batch_does(submission: Path, provided: Path, lab: Lab, encode, note: str) -> None:
+    text = "def softmax(x):\n    return x\n"
+    (submission / "online_softmax.py").write_bytes(encode(text))
+    with stage(submission, lab, provided) as staged:
+        assert (staged.path / "online_softmax.py").read_text() == text
+        assert staged.notes == (f"online_softmax.py was {note}",)
+    assert (submission / "online_softmax.py").read_bytes() == encode(text)
+
+
+def test_stage_leaves_right_text_and_other_files_alone(submission: Path, provided: Path, lab: Lab) -> None:
+    (submission / "helper.txt").write_bytes(b"a\r\n")
+    with stage(submission, lab, provided) as staged:
+        assert (staged.path / "helper.txt").read_bytes() == b"a\r\n"
+        assert staged.notes == ()

@@ -160,8 +160,9 @@ def test_call_that_prints_without_end_is_bounded(submission: Submission) -> None
         ("raise SystemExit(0)\n", "SystemExit"),
         ("raise KeyboardInterrupt\n", "KeyboardInterrupt"),
         ("def f():\n\tx = 1\n        y = 2\n", r"answer.py:3: TabError"),
+        ("x = 1\0\n", r"failed at answer.py: SyntaxError: source code string cannot contain null bytes"),
     ],
-    ids=range(6),
+    ids=range(7),
 )
 def test_import_that_fails_tells_where_and_is_remembered(tmp_path: Path, source: str, words: str) -> None:
     with small_submission(tmp_path, source, files={"helper.py": "1 / 0\n"}) as found:

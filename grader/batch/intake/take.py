@@ -8,10 +8,10 @@ from pathlib import Path
 
 from grader.batch.intake.locate import Located
 from grader.batch.intake.source import Tree, opened
-from grader.batch.intake.text import mend_text
 from grader.course import Lab
 from grader.machine import blame_the_machine
 from grader.sandbox.stage import MAX_FILE_BYTES, MAX_FILES, MAX_TOTAL_BYTES
+from grader.sandbox.text import mend_text
 from grader.sandbox.tree import Notes
 
 

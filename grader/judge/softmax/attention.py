@@ -227,6 +227,21 @@ def attention_mistakes(case: Case) -> list[Mistake]:
             lambda: [dense(1.0)],
         ),
         Mistake(
+            "scale-zero-as-none",
+            "scale = 0 was taken for None: your output equals attention scaled by 1/sqrt(d).",
+            lambda: [dense(plain)] if case.scale == 0 else [],
+        ),
+        Mistake(
+            "scale-sign-lost",
+            "Your output equals attention with |scale|: a negative scale was made positive.",
+            lambda: [dense(abs(case.factor))] if case.factor < 0 else [],
+        ),
+        Mistake(
+            "mask-before-scale",
+            "The mask's -inf was multiplied by the scale: 0 makes NaN of it, a negative one +inf.",
+            lambda: _masked_first(case) if case.causal and case.factor <= 0 else [],
+        ),
+        Mistake(
             "scale-ignored",
             "Your output equals attention scaled by 1/sqrt(d), whatever `scale` says.",
             lambda: [dense(plain)],
@@ -266,6 +281,16 @@ def attention_mistakes(case: Case) -> list[Mistake]:
             lambda: narrow(state_dtype=working) if working != own else [],
         ),
     ]
+
+
+def _masked_first(case: Case) -> list[Pair]:
+    """(O, LSE) of scores that are masked before they are scaled; an LSE that is NaN may have been put to -inf."""
+    masked = np.where(case.visible(), scores_of(case, 1.0), -np.inf) * case.factor
+    row_max = masked.max(axis=1, initial=-np.inf)
+    weights = np.exp(masked - shift_of(row_max)[:, None])
+    row_sum = weights.sum(axis=1)
+    o, lse = (weights @ case.v.astype(np.float64)) / row_sum[:, None], row_max + np.log(row_sum)
+    return [(o, lse), (o, np.where(np.isnan(lse), -np.inf, lse))]
 
 
 def _base_two(case: Case) -> list[Pair]:

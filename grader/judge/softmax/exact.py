@@ -6,6 +6,7 @@ A result is (reference, l) with l * 2**reference = sum of exp(x), a row.
 from __future__ import annotations
 
 import decimal
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -66,22 +67,53 @@ TEXTS = {
     "pairwise-sum": "l equals a sum by np.sum, which adds pairwise: its order depends on the block's length.",
     "block-partial-sum": "l equals a sum of block sums: each block was added up by itself, then added to l.",
     "classic-rescale": "l is rescaled by exp(old - new), which rounds; only powers of two are exact.",
+    "power-by-exp": "Powers of two are computed as exp(-k ln 2), which rounds from k = 3 on; np.ldexp doesn't.",
     "ln2-single-part": "The error is that of r = x - n ln 2 with ln 2 as one double.",
     "split-in-base-2": "The error is that of splitting x log2(e): the product rounds before its fraction is taken.",
 }
 
 
-def stream_sums(blocks: Sequence[Array], add: Callable[[Array, Array], Array] = _carry, cut: Split = split) -> Pair:
-    """(reference, l) of a stream, exact by default; `add` and `cut` can be replaced by a mistake."""
+def _power(x: Array, exponent: Array) -> Array:
+    return np.asarray(np.ldexp(x, np.maximum(exponent, -2200).astype(np.int32)))
+
+
+def _rounded_power(x: Array, exponent: Array) -> Array:
+    """The mistake: 2**exponent as exp(exponent * ln 2), which rounds."""
+    return np.asarray(x * np.exp(np.maximum(exponent, -2200) * LN2))
+
+
+def stream_sums(
+    blocks: Sequence[Array],
+    add: Callable[[Array, Array], Array] = _carry,
+    cut: Split = split,
+    rescale: Callable[[Array, Array], Array] = _power,
+) -> Pair:
+    """(reference, l) of a stream, exact by default; `add`, `cut` and the old sum's `rescale` can be a mistake's."""
     rows = blocks[0].shape[0]
     reference, row_sum = np.full(rows, NO_EXPONENT, np.int64), np.zeros(rows)
     for block in blocks:
         exponent, significand = cut(block)
         new = np.maximum(reference, exponent.max(axis=1))
-        terms = np.ldexp(significand, np.maximum(exponent - new[:, None], -2200).astype(np.int32))
-        row_sum = add(np.ldexp(row_sum, np.maximum(reference - new, -2200).astype(np.int32)), terms)
+        terms = _power(significand, exponent - new[:, None])
+        row_sum = add(rescale(row_sum, reference - new), terms)
         reference = new
     return reference, row_sum
+
+
+CLIMBS = ((3,), (3, 3), (6,), (3, 3, 3), (4,), (5,))
+"""By how much references of `stairs` grow. exp(-k ln 2) is off by an ulp or two for k = 3 and 6, not for 4 and 5."""
+
+
+def stairs(rng: np.random.Generator, rows: int, length: int) -> Array:
+    """Rows (rows, length) near 0 that climb late, by a single entry a step.
+
+    The many terms before a step still count after it, so a factor that isn't quite a power of two changes l.
+    """
+    x = rng.uniform(-0.3, 0.3, (rows, length))
+    for row, first in enumerate(rng.integers(length * 2 // 3, length - 4, rows)):
+        climb = np.cumsum(CLIMBS[row % len(CLIMBS)]) * LN2
+        x[row, first : first + len(climb)] += climb
+    return np.asarray(x)
 
 
 def decimal_sum(row: Array) -> decimal.Decimal:
@@ -157,13 +189,14 @@ def _size(got: Pair, whole: Pair, empty: Array) -> str:
 
 
 def _explain_bits(runs: Sequence[tuple[Sequence[Array], Pair]], whole: Pair, empty: Array) -> Diagnosis | None:
-    """The way of adding that gives the same bits as the submission in nearly every row of every blocking."""
-    for name, add in SUMS.items():
-        same = []
-        for blocks, got in runs:
-            mistaken = stream_sums(blocks, add)
-            # Compared by value: the submission may use another reference.
-            same.append(_value_ratio(got, mistaken, empty) == 0)
+    """The way of adding or rescaling that gives the submission's bits in nearly every row of every blocking."""
+    ways: dict[str, Callable[[Sequence[Array]], Pair]] = {
+        **{name: functools.partial(stream_sums, add=add) for name, add in SUMS.items()},
+        "power-by-exp": functools.partial(stream_sums, rescale=_rounded_power),
+    }
+    for name, stream in ways.items():
+        # Compared by value: the submission may use another reference.
+        same = [_value_ratio(got, stream(blocks), empty) == 0 for blocks, got in runs]
         if float(np.concatenate(same).mean()) > 0.9:
             known = "pairwise-sum" if name.startswith("pairwise") else name
             return Diagnosis(id=known, text=TEXTS[known])

@@ -20,6 +20,8 @@ Pair = tuple[Array, Array]
 
 EXPLAINS = 0.3
 """A mistake explains an output when the output is this much nearer to the mistake's result than to the right one."""
+LEFT_ALONE = 0.02
+"""What is right in an output the mistake may move by this much at most, relatively: float16 rounds to 5e-4."""
 
 
 def statistics_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -85,8 +87,10 @@ def diagnose(mistakes: Sequence[Mistake], got: tuple[Array, ...], want: tuple[Ar
             wrong = [not np.array_equal(g, w) for g, w in zip(got, want, strict=True)]
         for mistake in mistakes:
             for result in mistake.results():
-                hits = [explains(r, g, w) for r, g, w, bad in zip(result, got, want, wrong, strict=True) if bad]
-                if hits and all(hits):
+                compared = list(zip(result, got, want, wrong, strict=True))
+                hits = [explains(r, g, w) for r, g, w, bad in compared if bad]
+                moved = [relative_distance(r, g) > LEFT_ALONE for r, g, _, bad in compared if not bad]
+                if hits and all(hits) and not any(moved):
                     return Diagnosis(id=mistake.id, text=mistake.text)
     return None
 

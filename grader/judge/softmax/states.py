@@ -138,13 +138,34 @@ def state_error_ulp(got: State, want: Sequence[Array]) -> float:
     )
 
 
+def far_states(rng: np.random.Generator, dtype: np.dtype[Any]) -> tuple[State, State]:
+    """Two states of 7 keys whose maxima lie up to 1000 apart and from zero (100 in float32), head_dim 4.
+
+    Beyond that distance exp over- or underflows, of a maximum as of a difference. Each side is the higher one in some
+    rows, both are equal in others.
+    """
+    gap, level = (750.0, 1000.0) if dtype == np.float64 else (95.0, 100.0)
+    pairs = [(a, b) for a in (-level, 0.0, level) for b in (a - gap, a - 3, a, a + 3, a + gap)]
+    scores, v = rng.uniform(-1, 0, (len(pairs), 14)), rng.standard_normal((14, 4)) + 1
+    scores[:, [3, 9]] = 0
+    scores += np.repeat(np.array(pairs), 7, axis=1)
+    return state_of(scores[:, :7], v[:7], dtype), state_of(scores[:, 7:], v[7:], dtype)
+
+
 def judge_merge(judge: Judge, a: State, b: State, got: State, want: Sequence[Array], what: str) -> None:
     """Hold a merged state to the truth within the check's `ulp`."""
     error, allowed = state_error_ulp(got, want), judge.thresholds["ulp"]
     judge.measure("merge_error_ulp", error)
     if not error <= allowed:
         diagnosis = diagnose(merge_mistakes(a, b), got, tuple(want))
-        judge.fail(f"{what} ({got[0].dtype.name}): off by {error:.3g} ulp, allowed {allowed:g}.", diagnosis=diagnosis)
+        diagnosis = diagnosis or diagnose(_maxima_of_merges(a, b), got[:1], (want[0],))
+        judge.fail(f"{what} ({got[0].dtype.name}): {_how_far(error)}, allowed {allowed:g}.", diagnosis=diagnosis)
+
+
+def _how_far(error: float) -> str:
+    if np.isfinite(error):
+        return f"off by {error:.3g} ulp"
+    return "m isn't the larger of the two maxima, or l or o isn't finite: off by more ulp than can be told"
 
 
 def merge_mistakes(a: State, b: State) -> list[Mistake]:
@@ -160,8 +181,47 @@ def merge_mistakes(a: State, b: State) -> list[Mistake]:
         _, total, out = with_factors(*factors)
         return [(top, total, out), (row_max, total, out)]
 
+    def by_exponentials() -> list[State]:
+        """exp of the maxima themselves, in the states' dtype: inf or 0 far from zero."""
+        top, first, second = (np.exp(part.astype(a[0].dtype)) for part in (row_max, max_a, max_b))
+        together = [
+            (left * first + right * second) / top
+            for left, right, first, second, top in (
+                (sum_a, sum_b, first, second, top),
+                (out_a, out_b, first[:, None], second[:, None], top[:, None]),
+            )
+        ]
+        return [with_factors(first / top, second / top), (row_max, *together)]
+
+    def from_one_side() -> list[State]:
+        """Sums relative to one side's maximum, in the states' dtype, brought to the larger one afterwards."""
+        results = []
+        for own, low, sums, outs in (
+            (max_a, max_b, (sum_a, sum_b), (out_a, out_b)),
+            (max_b, max_a, (sum_b, sum_a), (out_b, out_a)),
+        ):
+            factor = np.exp((low - own).astype(a[0].dtype))
+            total, out = sums[0] + sums[1] * factor, outs[0] + outs[1] * factor[:, None]
+            back = np.exp((own - row_max).astype(a[0].dtype))
+            down = np.exp((row_max - own).astype(a[0].dtype))
+            results += [
+                (row_max, total * back, out * back[:, None]),
+                (row_max, total / down, out / down[:, None]),
+            ]
+        return results
+
     one = np.ones_like(row_max)
     return [
+        Mistake(
+            "merge-exp-of-maxima",
+            "The factors are quotients of exp(m_a), exp(m_b) and exp(m), which over- or underflow far from zero.",
+            by_exponentials,
+        ),
+        Mistake(
+            "merge-relative-to-one-side",
+            "Both sums are first taken relative to one state's maximum, whichever is larger: exp overflows.",
+            from_one_side,
+        ),
         Mistake(
             "nan-on-all-masked",
             "The NaNs are those of -inf - (-inf): both states are empty in that row.",
@@ -198,4 +258,23 @@ def merge_mistakes(a: State, b: State) -> list[Mistake]:
             lambda: [(row_max, row_sum, output / row_sum[:, None])],
         ),
         Mistake("merge-one-maximum", "The maximum was taken over all rows together, not for each row.", one_max),
+    ]
+
+
+def _maxima_of_merges(a: State, b: State) -> list[Mistake]:
+    """What m a merge may return in place of the larger one, whatever l and o are relative to."""
+    first, second = a[0].astype(np.float64), b[0].astype(np.float64)
+    text = "m is {}; the state of both needs the larger of the two, row by row."
+    return [
+        Mistake("maximum-of-one-state", text.format("that of one of the states"), lambda: [(first,), (second,)]),
+        Mistake("maximum-smaller-kept", text.format("the smaller one"), lambda: [(np.minimum(first, second),)]),
+        Mistake("maxima-added", text.format("the sum of both"), lambda: [(first + second,)]),
+        Mistake(
+            "maximum-starts-at-0", text.format("never below 0"), lambda: [(np.maximum(0, np.maximum(first, second)),)]
+        ),
+        Mistake(
+            "merge-one-maximum",
+            "The maximum was taken over all rows together, not for each row.",
+            lambda: [(np.full_like(first, max(first.max(), second.max())),)],
+        ),
     ]

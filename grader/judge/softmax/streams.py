@@ -5,8 +5,9 @@ A stream is a list of blocks (rows, width); statistics are (rows,).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -132,6 +133,12 @@ def recurrence(
     return row_max, row_sum
 
 
+def _quotient(dtype: np.dtype[Any]) -> Callable[[Array, Array], Array]:
+    """exp(old) / exp(new) in the statistics dtype of `dtype`."""
+    own = statistics_dtype(dtype)
+    return lambda old, new: np.exp(old.astype(own)) / np.exp(new.astype(own))
+
+
 def _unshifted(blocks: Sequence[Array]) -> list[Pair]:
     x = np.concatenate(blocks, axis=1)
     with np.errstate(over="ignore"):
@@ -152,6 +159,11 @@ def stream_mistakes(blocks: Sequence[Array]) -> list[Mistake]:
             "rescale-missing",
             "l equals a sum in which the old terms were never brought to the new maximum.",
             lambda: [recurrence(blocks, rescale=lambda old, new: np.ones_like(old))],
+        ),
+        Mistake(
+            "rescale-of-exponentials",
+            "The factor is exp(old max) / exp(new max): far from zero either over- or underflows.",
+            lambda: [recurrence(blocks, rescale=_quotient(dtype))],
         ),
         Mistake(
             "rescale-inverted",
@@ -194,6 +206,50 @@ def stream_mistakes(blocks: Sequence[Array]) -> list[Mistake]:
     ]
 
 
+def _maxima(blocks: Sequence[Array]) -> list[Mistake]:
+    """What m may be in place of the maximum, whatever l is relative to."""
+    x = np.concatenate(blocks, axis=1).astype(np.float64)
+    maxima = np.stack([block.astype(np.float64).max(axis=1, initial=-np.inf) for block in blocks])
+    row_max = maxima.max(axis=0)
+    filled = np.where(np.isneginf(x), np.inf, x)
+    found: list[tuple[str, str, Callable[[], Sequence[Array]]]] = [
+        ("maximum-of-last-block", "m is the last block's maximum: it isn't compared with that of the blocks before.",
+         lambda: [maxima[-1]]),
+        ("maximum-of-first-block", "m is the first block's maximum: later blocks don't raise it.", lambda: [maxima[0]]),
+        ("maximum-one-block-late", "m is the maximum before the last block: the old one is returned, not the new one.",
+         lambda: [maxima[:-1].max(axis=0, initial=-np.inf)]),
+        ("maximum-of-all-rows", "m is one maximum for all rows; each row has its own.",
+         lambda: [np.full_like(row_max, row_max.max())]),
+        ("maximum-starts-at-0", "m is never below 0: the running maximum starts at 0, not at -inf.",
+         lambda: [np.maximum(row_max, 0)]),
+        ("masked-maximum-0", "m is 0 in rows of nothing but -inf: what is subtracted there was returned as m.",
+         lambda: [shift_of(row_max)]),
+        ("maximum-is-log-sum-exp", "m holds m + log l, the log-sum-exp.", lambda: [log_sum_exp(*_extended(x))]),
+        ("maximum-of-magnitudes", "m is the largest |x|, not the largest x.",
+         lambda: [np.abs(filled).max(axis=1), np.where(np.isneginf(x), 0, np.abs(x)).max(axis=1)]),
+        ("maximum-is-minimum", "m is the smallest entry, not the largest.", lambda: [filled.min(axis=1)]),
+        ("maximum-rounded", "m was rounded to a narrower dtype on the way.",
+         lambda: [row_max.astype(narrow).astype(np.float64) for narrow in (np.float16, np.float32)]),
+        ("sentinel-finite", "The result is that of a finite number standing in for -inf at the start.",
+         lambda: [np.maximum(row_max, value) for value in SENTINELS]),
+    ]  # fmt: skip
+    return [Mistake(name, text, functools.partial(_alone, results)) for name, text, results in found]
+
+
+def _alone(results: Callable[[], Sequence[Array]]) -> list[tuple[Array, ...]]:
+    return [(row_max,) for row_max in results()]
+
+
+def _with_maximum(row_max: Array, mistakes: Sequence[Mistake]) -> list[Mistake]:
+    """The mistakes, with those results whose m is exactly `row_max`: no step rounds a maximum."""
+
+    def agreeing(mistake: Mistake) -> list[tuple[Array, ...]]:
+        same = functools.partial(np.array_equal, row_max, equal_nan=True)
+        return [result for result in mistake.results() if same(result[0].astype(row_max.dtype))]
+
+    return [replace(mistake, results=functools.partial(agreeing, mistake)) for mistake in mistakes]
+
+
 def judge_stats(judge: Judge, blocks: Sequence[Array], result: object, what: str, *, truth: Pair | None = None) -> None:
     """Hold (m, l) of a stream to the truth: m exactly, l to the check's `ulp`.
 
@@ -211,7 +267,9 @@ def judge_stats(judge: Judge, blocks: Sequence[Array], result: object, what: str
     allowed = judge.thresholds["ulp"]
     if max_error == 0 and sum_error <= allowed:
         return
-    diagnosis = diagnose(stream_mistakes(blocks), (row_max, row_sum), (want_max, want_sum))
+    diagnosis = diagnose(_with_maximum(row_max, stream_mistakes(blocks)), (row_max, row_sum), (want_max, want_sum))
+    if diagnosis is None and max_error:
+        diagnosis = diagnose(_with_maximum(row_max, _maxima(blocks)), (row_max,), (want_max,))
     wrong = "m differs from the maximum" if max_error else f"l is off by {sum_error:.3g} ulp, allowed {allowed:g}"
     judge.fail(f"{what}: {wrong} ({dtype.name}).", diagnosis=diagnosis)
 

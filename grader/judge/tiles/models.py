@@ -29,6 +29,7 @@ TEXTS = {
     "tile-size-ceil": "Tiles are rounded up, ⌈M/4d⌉ rows: then four of them don't fit.",
     "sram-in-bytes": "M is taken for bytes; it counts elements.",
     "tile-size-other": "Tiles are sized for another number of tiles than four.",
+    "tile-size-ignores-sram": "Tiles have a fixed size, whatever M is.",
     "kv-per-pass": "K and V are counted once a block; FA1 loads each block of them once, all of them once in total.",
     "output-not-reloaded": "O is stored once a block of K but not counted as loaded again.",
     "state-read-missing": "The statistics are counted once a block; l and m are both loaded and both stored.",
@@ -106,6 +107,7 @@ def _mistakes(form: str) -> list[tuple[str, Form]]:
         ("tile-size-ceil", lambda s: _bytes(form, s, passes=_passes(s, -(-s.m // (4 * s.d))))),
         ("sram-in-bytes", lambda s: _bytes(form, s, passes=_passes(s, s.m // (4 * s.d * s.itemsize)))),
         *(("tile-size-other", _sized(form, tiles)) for tiles in (1, 2, 3, 5, 6, 8)),
+        *(("tile-size-ignores-sram", _fixed(form, rows)) for rows in (1, 2, 4, 8, 16, 32, 64, 128)),
     ]
     own: dict[str, list[tuple[str, Form]]] = {
         STANDARD: [
@@ -143,6 +145,10 @@ def _ceil(setting: Setting) -> int:
 
 def _passes(setting: Setting, block: int) -> int:
     return -(-setting.n // max(1, block))
+
+
+def _fixed(form: str, rows: int) -> Form:
+    return lambda s: _bytes(form, s, passes=_passes(s, rows))
 
 
 def _sized(form: str, tiles: int) -> Form:

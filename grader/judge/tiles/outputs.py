@@ -307,6 +307,11 @@ def _standard_mistakes(case: Case) -> list[tuple[str, str, Any]]:
         p = softmax_of(masked)[0] if axis == 1 else softmax_of(masked.T)[0].T
         return [(p @ v,)]
 
+    def strict() -> list[tuple[Array, ...]]:
+        """Row 0 sees no key then: 0, or NaN where -inf - (-inf) is computed."""
+        ((o,),) = with_scores(scores_of(case), np.tri(len(v), k=-1, dtype=bool))
+        return [(o,), (np.concatenate([np.full_like(o[:1], np.nan), o[1:]]),)]
+
     def unnormalised() -> list[tuple[Array, ...]]:
         scores = np.where(case.visible, scores_of(case), -np.inf)
         return [(np.exp(scores - scores.max(axis=1, keepdims=True)) @ v,), (np.exp(scores) @ v,)]
@@ -321,6 +326,5 @@ def _standard_mistakes(case: Case) -> list[tuple[str, str, Any]]:
             scores_of(case), case.visible, axis=0)),
         ("division-missing", "P isn't divided by its row sums.", unnormalised),
         *([("mask-missing", "The causal mask isn't applied.", lambda: with_scores(scores_of(case), everything)),
-           ("mask-off-by-one", "Row i doesn't see key i: the comparison is strict.", lambda: with_scores(
-               scores_of(case), np.tri(len(v), k=-1, dtype=bool)))] if case.causal else []),
+           ("mask-off-by-one", "Row i doesn't see key i: the comparison is strict.", strict)] if case.causal else []),
     ]  # fmt: skip

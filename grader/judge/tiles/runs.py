@@ -60,9 +60,12 @@ def run(
         raised = error
     if machine.refusal is not None:
         refusal_id, text = machine.refusal
-        detail = f" ({text})" if not judge.hidden else ""
-        diagnosis = Diagnosis(id=refusal_id, text=REFUSALS[refusal_id])
-        judge.fail(f"{function}: the machine refused a call{detail}.", diagnosis=diagnosis)
+        # Where the refusal was caught, nothing says at which line it was met.
+        place = raised.where if raised is not None and raised.text == text else ""
+        told = f"{function}: the machine refused a call"
+        if not judge.hidden:
+            told = f"{place or function}: the machine refused a call ({text})"
+        judge.fail(f"{told}.", diagnosis=Diagnosis(id=refusal_id, text=REFUSALS[refusal_id]))
     if raised is not None:
         raise raised
     judge.measure(f"{function}_calls", machine.calls)
