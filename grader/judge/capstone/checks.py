@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import pytest
@@ -246,11 +245,11 @@ def judge_patch_focus(judge: Judge, submission: Submission) -> None:
 
 
 @contextmanager
-def opened(judge: Judge, submission: Submission, course: Path) -> Iterator[ChangedPath]:
+def opened(judge: Judge, submission: Submission) -> Iterator[ChangedPath]:
     """The changed path; skips the test where the pinned tree can't be had, fails it where the patch doesn't apply."""
     capstone = read_manifest(judge, submission)
     try:
-        with harness.changed_path(submission, capstone, course) as path:
+        with harness.changed_path(submission, capstone) as path:
             yield path
     except UnavailableError as error:
         pytest.skip(str(error))
@@ -291,11 +290,11 @@ def judge_report(judge: Judge, submission: Submission) -> None:
             refuse(judge, "report-thin", f"{report_form.FILE} {what} {shape.name}: no figure without its test.")
 
 
-def judge_report_again(judge: Judge, submission: Submission, course: Path) -> None:
+def judge_report_again(judge: Judge, submission: Submission) -> None:
     """The harness again with the report's seed, on the shapes that this machine can run."""
     report = read_report(judge, submission)
     factor, least = judge.thresholds["factor"], judge.thresholds["small_share"]
-    with opened(judge, submission, course) as path:
+    with opened(judge, submission) as path:
         # Of the manifest's shapes, by chance: rows of others, or easy ones in front, would take the place of these.
         there = {row.shape: row for row in report.rows}
         runnable = [there[shape] for shape in path.capstone.shapes if shape in there and path.runs_here(shape)]

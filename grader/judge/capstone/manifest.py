@@ -15,6 +15,7 @@ An example, whole::
     after = "banded_attention"
     before = "sdpa_with_bias"       # what it's compared with; not for an audit
     measures = "kernel"             # kernel: tflops and gbs in the CSV; call: host time, both columns empty; errors
+                                    # kind "upstream" also has step = "forward" or "training", see below
 
     [supports]                      # hidden shapes are drawn from what you say here
     head_dims = [64, 128]
@@ -64,6 +65,11 @@ audit
     the same in every call with the same case; o is what the audited arithmetic gives. batch and heads are 1.
 upstream
     `after` is ``flash_attn_func`` of the patched package, over a stand-in for the compiled extension that computes.
+    With measures = "call" benchmark.csv has what a call costs the host over a stand-in that computes nothing, of the
+    pinned tree (`before`) and the patched one; the grader times both again, in turns. ``[path] step`` says what a call
+    is: "forward", or "training" (forward and backward). A shape's `layout` says how q, k and v lie in memory, each
+    (batch, seqlen, heads, head_dim): "contiguous"; "pairs": every second number of a tensor twice as wide;
+    "channels-first": a permuted (batch, heads, head_dim, seqlen); "packed": the first third of such a one.
 """
 
 from __future__ import annotations
@@ -86,6 +92,8 @@ MAX_ELEMENTS = 1 << 30
 Option = Literal["A", "B", "C", "D", "E"]
 Kind = Literal["attention", "decode", "audit", "upstream"]
 Measures = Literal["kernel", "call", "errors"]
+Step = Literal["forward", "training"]
+Layout = Literal["contiguous", "pairs", "channels-first", "packed"]
 DType = Literal["float16", "bfloat16", "float32", "float8_e4m3"]
 Size = Annotated[int, Field(ge=1, le=1 << 22)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9\-]{0,39}$")]
@@ -127,7 +135,7 @@ class CapstoneShape(_Model):
     Attributes:
         timed: it has rows in benchmark.csv. mask: see `masks`. inputs: of an audit: how its inputs are drawn, a word.
         rotary_base: of an audit: angles of q and k over the whole head dimension, in halves; 0 is none.
-        seed: of an audit's inputs.
+        seed: of an audit's inputs. layout: of an upstream call's q, k and v, see the module.
     """
 
     name: Name
@@ -143,6 +151,12 @@ class CapstoneShape(_Model):
     inputs: Annotated[str, Field(pattern=r"^[a-z0-9\-]{1,40}$")] = "normal"
     rotary_base: Annotated[float, Field(ge=0)] = 0.0
     seed: Annotated[int, Field(ge=0, le=1 << 31)] = 0
+    layout: Layout = "contiguous"
+
+    @property
+    def problem(self) -> str:
+        """What is computed, as text: the harness's inputs follow from it, whatever the shape is called."""
+        return self.model_dump_json(exclude={"name", "timed", "layout"})
 
     @property
     def visible(self) -> Mask:
@@ -179,9 +193,12 @@ class ChangedPath(_Model):
     before: Identifier | None = None
     measures: Measures
     rotary: Rotary | None = None
+    step: Step = "forward"
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
+        if self.kind != "upstream" and self.step != "forward":
+            raise ValueError('`step` belongs to kind "upstream", and only there')
         if (self.kind == "audit") != (self.measures == "errors"):
             raise ValueError('`measures` is "errors" of an audit, and of nothing else')
         if (self.kind == "decode") != (self.rotary is not None):
@@ -247,6 +264,9 @@ class Capstone(_Model):
             raise ValueError(f"option {self.option} has kind {' or '.join(KINDS[self.option])}, found {self.path.kind}")
         if (self.path.kind == "upstream") != (self.base == "pinned"):
             raise ValueError('`base` is "pinned" with kind "upstream", "adds-file" otherwise')
+        strided = next((shape.name for shape in self.shapes if shape.layout != "contiguous"), None)
+        if strided and self.path.kind != "upstream":
+            raise ValueError(f'shapes: {strided!r} has a `layout`, which belongs to kind "upstream"')
         names = [shape.name for shape in self.shapes]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice:
