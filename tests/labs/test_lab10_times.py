@@ -55,7 +55,10 @@ def test_a_gain_that_is_invented_is_never_reproduced(told: float, real: float) -
 
 
 def test_a_machine_that_spreads_too_much_decides_nothing() -> None:
-    assert verdicts(1.5, call_times.least(1.5), spread=0.8) == {None}
+    ratios = call_times.least(1.5) * np.exp(np.linspace(-0.8, 0.8, 45))
+    assert call_times.reproduced(1.5, ratios.tolist()) is None
+    assert call_times.reproduced(1.5, (1.4 * ratios).tolist()) is True
+    assert call_times.reproduced(1.5, (ratios / 1.4).tolist()) is False
 
 
 def test_both_sides_are_asked_for_the_shapes_layout_and_step() -> None:
