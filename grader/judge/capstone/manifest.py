@@ -15,6 +15,8 @@ An example, whole::
     after = "banded_attention"
     before = "sdpa_with_bias"       # what it's compared with; not for an audit
     measures = "kernel"             # kernel: tflops and gbs in the CSV; call: host time, both columns empty; errors
+    skips = true                    # whether tiles of keys that no row sees aren't visited: of an attention with masks,
+                                    # and, if you claim it, of a decode step (slots without a token)
                                     # kind "upstream" also has step = "forward" or "training", see below
 
     [supports]                      # hidden shapes are drawn from what you say here
@@ -44,6 +46,10 @@ An example, whole::
     measure = "speedup"             # before's median over after's; or a column of benchmark.csv, of the after rows
     shapes = ["w512-4k"]
     at_least = 2.0                  # and/or at_most
+
+`skips` is judged: with it the grader counts products and loaded keys of the kernel on problems of 1024 keys in which
+most tiles are hidden, and takes what tiles of 128 by 128 would visit for skipping. Where it's false, `after` is held to
+the card's peak as what computes every pair (of a causal mask those left of the diagonal).
 
 The functions, by kind; tensors are (batch, heads, seqlen, head_dim), options as `Mask.options` gives them:
 
@@ -194,9 +200,12 @@ class ChangedPath(_Model):
     measures: Measures
     rotary: Rotary | None = None
     step: Step = "forward"
+    skips: bool | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
+        if self.skips is not None and self.kind not in ("attention", "decode"):
+            raise ValueError("`skips` belongs to kernels: of kind attention or decode")
         if self.kind != "upstream" and self.step != "forward":
             raise ValueError('`step` belongs to kind "upstream", and only there')
         if (self.kind == "audit") != (self.measures == "errors"):
@@ -264,6 +273,11 @@ class Capstone(_Model):
             raise ValueError(f"option {self.option} has kind {' or '.join(KINDS[self.option])}, found {self.path.kind}")
         if (self.path.kind == "upstream") != (self.base == "pinned"):
             raise ValueError('`base` is "pinned" with kind "upstream", "adds-file" otherwise')
+        masks = any(shape.visible.family != "none" for shape in self.shapes)
+        if self.path.kind == "attention" and masks and self.path.skips is None:
+            raise ValueError("`skips` is missing in [path]: whether the kernel skips tiles that the mask hides")
+        if self.path.kind == "attention" and not masks and self.path.skips:
+            raise ValueError("`skips` is true in [path], and no shape has a mask that hides anything")
         strided = next((shape.name for shape in self.shapes if shape.layout != "contiguous"), None)
         if strided and self.path.kind != "upstream":
             raise ValueError(f'shapes: {strided!r} has a `layout`, which belongs to kind "upstream"')

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grader.judge.attention import to_tensors
-from grader.judge.capstone import audit, benchmark, call_times, decode_step, harness, masked, problems, rerun
+from grader.judge.capstone import audit, benchmark, call_times, decode_step, harness, masked, problems, rerun, visits
 from grader.judge.capstone.benchmark import Line
 from grader.judge.capstone.checks import opened, read_manifest, read_table
 from grader.judge.capstone.harness import ChangedPath
@@ -86,6 +86,7 @@ def judge_work(judge: Judge, submission: Submission) -> None:
                 module=path.module,
                 **options,
             )
+            visits.judge_skipping(judge, path, rng)
         elif kind == "audit":
             _judge_one_problem(judge, path, shape, rng)
         else:
