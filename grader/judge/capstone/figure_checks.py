@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from grader.judge.anatomy.clean_worker import open_worker
+from grader.judge.benchmark_table import await_card
 from grader.judge.capstone import benchmark, figures
 from grader.judge.capstone.benchmark import Table
 from grader.judge.capstone.checks import need, read_manifest, read_table, refuse, told
 from grader.judge.capstone.figures import FigureError
+from grader.judge.capstone.manifest import Capstone
 from grader.judge.png import PngError
 from grader.profiles import HardwareProfile
 from grader.report.text import one_line
@@ -29,15 +31,25 @@ def judge_table(judge: Judge, submission: Submission) -> None:
     judge.measure("lines", len(table.lines))
     least = judge.thresholds["min_rows" if table.audit else "min_samples"]
     told(judge, lambda: benchmark.require_whole(table, capstone, int(judge.thresholds["min_shapes"]), int(least)))
+    await_times(judge, capstone, table)
 
 
 def judge_arithmetic(judge: Judge, submission: Submission) -> None:
-    table = read_table(judge, submission, read_manifest(judge, submission))
+    capstone = read_manifest(judge, submission)
+    table = read_table(judge, submission, capstone)
     told(judge, lambda: benchmark.require_arithmetic(table, judge.thresholds["rel"]))
+    await_times(judge, capstone, table)
+
+
+def await_times(judge: Judge, capstone: Capstone, table: Table) -> None:
+    """Leave a kernel's times pending where they can't be run again; errors and calls' times can be anywhere."""
+    if capstone.path.measures == "kernel":
+        await_card(judge, list(dict.fromkeys(line.words["hardware"] for line in table.lines.values())))
 
 
 def judge_possible(judge: Judge, submission: Submission, profiles: Sequence[HardwareProfile]) -> None:
-    table = read_table(judge, submission, read_manifest(judge, submission))
+    capstone = read_manifest(judge, submission)
+    table = read_table(judge, submission, capstone)
     limits = judge.thresholds
     told(
         judge,
@@ -50,6 +62,7 @@ def judge_possible(judge: Judge, submission: Submission, profiles: Sequence[Hard
     if not benchmark.known_card(table, profiles):
         hardware = next(iter(table.lines.values())).words["hardware"][:60]
         judge.skip(f"no hardware profile knows {hardware!r}: `grade profile calibrate` makes one")
+    await_times(judge, capstone, table)
 
 
 def judge_plot(judge: Judge, submission: Submission) -> None:
