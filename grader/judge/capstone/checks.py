@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import pytest
 
 from grader.judge.anatomy import source
-from grader.judge.capstone import benchmark, figures, harness, manifest, patch, readme, report_form
+from grader.judge.capstone import benchmark, figures, harness, manifest, patch, prose, readme, report_form
 from grader.judge.capstone.benchmark import BenchmarkError, Table
 from grader.judge.capstone.harness import ChangedPath
 from grader.judge.capstone.manifest import Capstone, ManifestError
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 UNMEASURED = "not measured yet"
 MANIFEST_CHECK = "manifest"
+TO_READ = "not in the table"
+"""Name of a measure: what a person should look at, who gives points by hand."""
 
 TEXTS = {
     "not-measured": "The benchmark was not run, or its files were not handed in.",
@@ -37,6 +39,7 @@ TEXTS = {
     "table-missing": "The README has no table of the benchmark's figures.",
     "not-the-csv": "A figure in the README isn't the one in benchmark.csv.",
     "regression-unnamed": "benchmark.csv has a regression that Limitations doesn't name.",
+    "regression-without-number": "Limitations names a regression without the table's number of what it costs.",
     "patch-malformed": "patch.diff can't be read as a text patch of the tree.",
     "patch-not-applying": "patch.diff doesn't apply to the tree that it's for.",
     "patch-whitespace": "patch.diff changes white space and comments only.",
@@ -60,6 +63,7 @@ TEXTS = {
     "plot-empty": "The picture shows nothing that looks like a plot.",
     "plot-other-data": "The picture shows other data than benchmark.csv.",
     "plot-unreadable": "The picture, or what draws it, can't be read.",
+    "claim-beyond-its-bound": "A claim's text promises more than its bound.",
     "claim-not-in-the-csv": "A claim of capstone.toml doesn't follow from benchmark.csv.",
 }
 
@@ -146,10 +150,13 @@ def judge_figures_in_readme(judge: Judge, submission: Submission) -> None:
     """The tables under Performance are benchmark.csv's."""
     capstone = read_manifest(judge, submission)
     table = read_table(judge, submission, capstone)
-    found = read_sections(judge, submission)["Performance"]
+    found = read_sections(judge, submission)
+    bounds = [bound for claim in capstone.claims for bound in (claim.at_least, claim.at_most) if bound is not None]
+    # For whoever gives the points by hand; nothing is decided by it.
+    judge.measure(TO_READ, prose.strangers(found, table, bounds))
 
     def held() -> int:
-        cells = readme.cells(found, [shape.name for shape in capstone.timed])
+        cells = readme.cells(found["Performance"], [shape.name for shape in capstone.timed])
         return readme.judge_cells(cells, table.figure, int(judge.thresholds["min_lines"]), table.measured)
 
     judge.measure("figures", told(judge, held))
@@ -160,15 +167,31 @@ def judge_limitations(judge: Judge, submission: Submission) -> None:
     capstone = read_manifest(judge, submission)
     body = read_sections(judge, submission)["Limitations"]
     told(judge, lambda: readme.judge_sections({"Limitations": body}, {}, int(judge.thresholds["min_words"])))
-    worse = read_table(judge, submission, capstone).regressions()
+    table = read_table(judge, submission, capstone)
+    worse = table.regressions()
     judge.measure("regressions", len(worse))
     unnamed = [name for name in worse if not readme.names(body, name)]
+    what = "out of tolerance" if capstone.path.kind == "audit" else "slower after the change than before"
     if unnamed:
-        what = "out of tolerance" if capstone.path.kind == "audit" else "slower after the change than before"
         refuse(
             judge,
             "regression-unnamed",
-            f"{benchmark.FILE} has {unnamed[0]} {what}, and `## Limitations` doesn't name it.",
+            f"{benchmark.FILE} has {manifest.some(unnamed)} {what}, and `## Limitations` doesn't name "
+            f"{'it' if len(unnamed) == 1 else 'them'}.",
+        )
+    shapes = [shape.name for shape in capstone.shapes]
+    silent = [
+        name
+        for name in worse
+        if not any(prose.tells(text, prose.cost_of(table, name)) for text in prose.beside(body, name, shapes))
+    ]
+    if silent:
+        which = "max, or max over tolerance" if table.audit else "speed-up, what is lost in per cent, or a median"
+        refuse(
+            judge,
+            "regression-without-number",
+            f"`## Limitations` names {manifest.some(silent)}, {what}, without saying how much beside the name: the "
+            f"table's {which}, to two digits.",
         )
 
 

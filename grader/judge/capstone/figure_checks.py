@@ -9,7 +9,7 @@ import numpy as np
 
 from grader.judge.anatomy.clean_worker import open_worker
 from grader.judge.benchmark_table import await_card
-from grader.judge.capstone import benchmark, figures
+from grader.judge.capstone import benchmark, figures, prose
 from grader.judge.capstone.benchmark import Table
 from grader.judge.capstone.checks import need, read_manifest, read_table, refuse, told
 from grader.judge.capstone.figures import FigureError
@@ -150,6 +150,14 @@ def judge_claims(judge: Judge, submission: Submission) -> None:
     table = read_table(judge, submission, capstone)
     judge.measure("claims", len(capstone.claims))
     for claim in capstone.claims:
+        least = claim.at_least if claim.measure == "speedup" else None
+        words = prose.beyond(claim.text, least) if least is not None else ""
+        if words:
+            refuse(
+                judge,
+                "claim-beyond-its-bound",
+                f"{claim.text[:80]!r}: the text says {words[:40]!r}, its bound is at_least = {least:g}.",
+            )
         for name in claim.shapes:
             value = table.figure(name, claim.measure)
             if not isinstance(value, float):

@@ -310,5 +310,7 @@ def read(raw: bytes) -> Capstone:
         raise ManifestError(explain_validation(error, table)) from None
 
 
-def named(shapes: Sequence[CapstoneShape]) -> str:
-    return ", ".join(shape.name for shape in shapes)
+def some(names: Sequence[str], most: int = 3) -> str:
+    """Names for a message: the first few, and how many more there are."""
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest

@@ -13,7 +13,10 @@ Correctness
 Performance
     a table of benchmark.csv's figures with at least three lines, the hardware, and how it was timed.
 Limitations
-    what isn't covered, and by name every shape at which `after` is slower (an audit: every one out of tolerance).
+    what isn't covered, and every shape at which `after` is slower beyond the spread (an audit: every one out of
+    tolerance): its name, and next to it, in the same paragraph or item, what it costs, in two digits or more as the
+    table has it: the speed-up, its inverse, what is lost in per cent, a median; of an audit `max`, or max over
+    tolerance.
 What I would do next
     the next step, and what would make it worth while.
 
@@ -35,7 +38,7 @@ HEADINGS = ("What", "Why", "How", "Correctness", "Performance", "Limitations", "
 PLACEHOLDERS = re.compile(r"\b(TODO|TBD|FIXME|lorem ipsum)\b|\.\.\. ?fill", re.IGNORECASE)
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _FENCE = re.compile(r"(?ms)^(```|~~~).*?(?:^\1\s*$|\Z)")
-_NUMBER = re.compile(
+NUMBER = re.compile(
     r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,4})?(?![\s.,]*(?:[eE][-+]?)?[0-9])"
 )
 """A number with commas between thousands or none; more digits behind it, as in `1.5 000` or `1,5`, make it none."""
@@ -178,7 +181,7 @@ def _tables(body: str) -> list[list[list[str]]]:
 
 def fits(text: str, value: float) -> bool:
     """Whether a cell's number is `value` to the digits that it shows."""
-    found = _NUMBER.match(text.strip())
+    found = NUMBER.match(text.strip())
     if not found:
         return False
     shown = found[0].replace(",", "")
