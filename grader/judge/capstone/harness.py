@@ -33,7 +33,7 @@ AUDITED_KEYS = 1 << 18
 """Of an audit: a hundred rows of scores, in float64 and several times over, are then two gigabytes."""
 CPU_SCORES = 1 << 18
 """Scores of one shape that a kernel may have where it runs in Triton's interpreter."""
-UPSTREAM_SCORES = 1 << 23
+UPSTREAM_SCORES = 1 << 25
 """And where the stand-in computes it whole."""
 CPU_ELEMENTS = 1 << 24
 """Elements of one tensor, without a GPU: 64k tokens of 128 twice over."""
