@@ -356,8 +356,8 @@ def judge_report_again(judge: Judge, submission: Submission) -> None:
         away = sum(not path.runs_here(shape) for shape in shapes)
         if away:
             judge.pending(
-                f"{len(rows)} of {len(shapes)} rows were run again and agree. Pending, not lost: what is too large here "
-                f"({away} of them; {harness.room(path.capstone)}) a larger machine decides, or your instructor.",
+                f"{len(rows)} of {len(shapes)} rows were run again and agree. Pending, not lost: {away} too large to "
+                f"run here ({harness.room(path.capstone)}); a larger machine decides, or your instructor.",
                 fraction=1.0 - away / len(shapes),
             )
 
