@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from grader.course import Course
 from grader.judge.capstone import benchmark, manifest, prose, readme
 
 REFERENCE = Path(__file__).resolve().parents[2] / "solutions" / "lab10_capstone" / "reference"
@@ -107,3 +108,41 @@ def test_numbers_that_no_table_has_are_listed_for_a_person_and_others_are_not() 
     listed = prose.strangers(sections, found, [1.5])
     assert "12x (What)" in listed
     assert not any(text.endswith("(What)") for text in listed if text != "12x (What)")
+
+
+def model_sentences() -> list[tuple[str, str]]:
+    """(section, the sentence that the handout gives as a good one) of its table."""
+    text = (REFERENCE.parents[2] / "assignments" / "lab10_capstone" / "README.md").read_text()
+    lines = [line.strip("|\n ").split("|") for line in text.splitlines() if line.startswith("| ")]
+    return [(cells[0].strip(), cells[2].strip()) for cells in lines if cells[0].strip() in readme.HEADINGS]
+
+
+def min_words() -> int:
+    thresholds = Course.find(REFERENCE).lab("lab10").checks["readme"].thresholds
+    return int(thresholds["min_words"])
+
+
+def test_every_model_sentence_of_the_handout_is_enough_for_its_section() -> None:
+    told = dict(model_sentences())
+    assert set(told) == set(readme.HEADINGS)
+    assert readme.faults(told, {}, min_words()) == []
+
+
+def test_a_readme_is_told_all_of_its_faults_at_once() -> None:
+    sections = {"What": "TODO", "Why": "None.", "How": "| a | table |", "Limitations": "One two three four five six."}
+    found = readme.faults(sections, {}, min_words())
+    assert [(fault.kind, str(fault).split("`")[1]) for fault in found] == [
+        ("template-text", "## What"),
+        ("section-empty", "## Why"),
+        ("section-empty", "## How"),
+    ]
+    with pytest.raises(readme.ReadmeError, match="`## Why`, `## Limitations`"):
+        readme.sections("\n".join(f"## {name}" for name in readme.HEADINGS if name not in ("Why", "Limitations")))
+
+
+def test_figures_that_are_not_the_tables_are_told_together() -> None:
+    cells = [readme.Cell(f"s{number}", "median_ms", "9") for number in range(6)]
+    with pytest.raises(readme.ReadmeError) as caught:
+        readme.judge_cells(cells, lambda shape, column: 1.0, 1, ("median_ms",))
+    assert all(f"of s{number} is '9'" in str(caught.value) for number in range(4))
+    assert "and 2 more" in str(caught.value)

@@ -36,6 +36,7 @@ TEXTS = {
     "section-missing": "A section of the README is missing or out of order.",
     "section-empty": "A section of the README says next to nothing.",
     "template-text": "A section of the README is still the template's.",
+    "too-long": "The README is longer than what is read in ten minutes.",
     "table-missing": "The README has no table of the benchmark's figures.",
     "not-the-csv": "A figure in the README isn't the one in benchmark.csv.",
     "regression-unnamed": "benchmark.csv has a regression that Limitations doesn't name.",
@@ -137,13 +138,15 @@ def judge_readme(judge: Judge, submission: Submission, template: bytes | None) -
     laid_out: dict[str, str] = {}
     if template is not None:
         laid_out = readme.sections(readme.text_of(template))
-    told(judge, lambda: readme.judge_sections(found, laid_out, int(judge.thresholds["min_words"])))
+    wrong = readme.faults(found, laid_out, int(judge.thresholds["min_words"]))
     if not readme.mentions(found["Correctness"], report_form.FILE):
-        refuse(judge, "section-empty", f"{readme.FILE}: `## Correctness` doesn't name {report_form.FILE}.")
-    words = sum(len(readme.prose(body).split()) for body in found.values())
+        wrong.append(ReadmeError("section-empty", f"`## Correctness` doesn't name {report_form.FILE}"))
+    words, most = sum(len(readme.prose(body).split()) for body in found.values()), judge.thresholds["max_words"]
     judge.measure("words", words)
-    if words > judge.thresholds["max_words"]:
-        judge.fail(f"{readme.FILE} has {words} words, more than anybody reads in ten minutes.")
+    if words > most:
+        wrong.append(ReadmeError("too-long", f"it has {words} words, expected {most:g} or fewer"))
+    if wrong:
+        refuse(judge, wrong[0].kind, f"{readme.FILE}: {'; '.join(map(str, wrong))}.")
 
 
 def judge_figures_in_readme(judge: Judge, submission: Submission) -> None:
@@ -166,7 +169,9 @@ def judge_limitations(judge: Judge, submission: Submission) -> None:
     """Limitations names every shape at which the change costs something."""
     capstone = read_manifest(judge, submission)
     body = read_sections(judge, submission)["Limitations"]
-    told(judge, lambda: readme.judge_sections({"Limitations": body}, {}, int(judge.thresholds["min_words"])))
+    wrong = readme.faults({"Limitations": body}, {}, int(judge.thresholds["min_words"]))
+    if wrong:
+        refuse(judge, wrong[0].kind, f"{readme.FILE}: {wrong[0]}.")
     table = read_table(judge, submission, capstone)
     worse = table.regressions()
     judge.measure("regressions", len(worse))

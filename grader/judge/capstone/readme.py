@@ -1,6 +1,7 @@
 """A capstone's README.md: its sections, and whether its tables say what benchmark.csv says.
 
-Seven headings of level two, in this order; what each must hold:
+Seven headings of level two, in this order, each with six different words or more below it (tables and code blocks don't
+count), and none of the template's text, nor TODO, TBD or FIXME; what each must hold:
 
 What
     the change in one or two sentences, and for which shapes it is.
@@ -36,6 +37,8 @@ FILE = "README.md"
 MAX_BYTES = 512 << 10
 HEADINGS = ("What", "Why", "How", "Correctness", "Performance", "Limitations", "What I would do next")
 PLACEHOLDERS = re.compile(r"\b(TODO|TBD|FIXME|lorem ipsum)\b|\.\.\. ?fill", re.IGNORECASE)
+TOLD = 4
+"""Faults of one kind that a message tells."""
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _FENCE = re.compile(r"(?ms)^(```|~~~).*?(?:^\1\s*$|\Z)")
 NUMBER = re.compile(
@@ -84,7 +87,7 @@ def sections(text: str) -> dict[str, str]:
     """Heading → what stands below it, of the seven.
 
     Raises:
-        ReadmeError: one isn't there, twice, or in another order.
+        ReadmeError: some aren't there, twice, or in another order; names all of them.
     """
     found: list[tuple[str, list[str]]] = []
     fenced = False
@@ -97,34 +100,34 @@ def sections(text: str) -> dict[str, str]:
         elif found:
             found[-1][1].append(line)
     names = [name.lower() for name, _ in found]
-    places = []
-    for heading in HEADINGS:
-        if names.count(heading.lower()) != 1:
-            what = "has no section" if heading.lower() not in names else "has twice the section"
-            raise ReadmeError("section-missing", f"it {what} `## {heading}`")
-        places.append(names.index(heading.lower()))
+    counts = {heading: names.count(heading.lower()) for heading in HEADINGS}
+    for what, wrong in (
+        ("has no section", [heading for heading, count in counts.items() if count == 0]),
+        ("has twice the section", [heading for heading, count in counts.items() if count > 1]),
+    ):
+        if wrong:
+            raise ReadmeError("section-missing", f"it {what} {', '.join(f'`## {heading}`' for heading in wrong)}")
+    places = [names.index(heading.lower()) for heading in HEADINGS]
     if places != sorted(places):
         raise ReadmeError("section-missing", f"its sections stand in another order than {', '.join(HEADINGS)}")
     return {heading: "\n".join(found[place][1]) for heading, place in zip(HEADINGS, places, strict=True)}
 
 
-def judge_sections(found: dict[str, str], template: dict[str, str], min_words: int) -> None:
-    """Each section says something of its own.
+def faults(found: dict[str, str], template: dict[str, str], min_words: int) -> list[ReadmeError]:
+    """Sections that say nothing of their own: those that are empty, or still the template's.
 
     Args:
         template: what the laid-out README has there.
-
-    Raises:
-        ReadmeError: one is empty, or still the template's.
     """
+    wrong = []
     for heading, body in found.items():
+        words = {word.lower() for word in re.findall(r"[^\W_]+", prose(body))}
         if PLACEHOLDERS.search(body) or (body.split() and body.split() == template.get(heading, "").split()):
-            raise ReadmeError("template-text", f"`## {heading}` still holds the template's text")
-        words = {word.lower() for word in re.findall(r"[^\W\d_]{3,}", prose(body))}
-        if len(words) < min_words:
-            raise ReadmeError(
-                "section-empty", f"`## {heading}` has {len(words)} different words; expected {min_words} or more"
-            )
+            wrong.append(ReadmeError("template-text", f"`## {heading}` still holds the template's text"))
+        elif len(words) < min_words:
+            few = f"`## {heading}` has {len(words)} different words; expected {min_words} or more"
+            wrong.append(ReadmeError("section-empty", few))
+    return wrong
 
 
 def prose(body: str) -> str:
@@ -201,7 +204,7 @@ def judge_cells(
         measured: columns of which one must be there for `min_lines` shapes.
 
     Raises:
-        ReadmeError: too few lines, a column that isn't the CSV's, or another number.
+        ReadmeError: too few lines, columns that aren't the CSV's, or other numbers; tells the first few.
     """
     if len({cell.shape for cell in found if cell.column.rpartition(" ")[2] in measured}) < min_lines:
         raise ReadmeError(
@@ -209,14 +212,18 @@ def judge_cells(
             f"`## Performance` has no table with a column `shape`, a measured one ({', '.join(measured)}) and "
             f"{min_lines} lines or more",
         )
-    for cell in found:
-        value = figure(cell.shape, cell.column)
-        if value is None:
-            raise ReadmeError("not-the-csv", f"the column {cell.column[:40]!r} is no figure of benchmark.csv")
-        right = cell.text == value if isinstance(value, str) else fits(cell.text, value)
-        if not right:
-            shown = value if isinstance(value, str) else f"{value:.6g}"
-            raise ReadmeError(
-                "not-the-csv", f"{cell.column[:40]} of {cell.shape} is {cell.text[:40]!r}; benchmark.csv has {shown}"
-            )
+    wrong = [fault for cell in found if (fault := _cell_fault(cell, figure))]
+    if wrong:
+        more = f"; and {len(wrong) - TOLD} more" if len(wrong) > TOLD else ""
+        raise ReadmeError("not-the-csv", "; ".join(wrong[:TOLD]) + more)
     return len(found)
+
+
+def _cell_fault(cell: Cell, figure: Callable[[str, str], float | str | None]) -> str:
+    value = figure(cell.shape, cell.column)
+    if value is None:
+        return f"the column {cell.column[:40]!r} is no figure of benchmark.csv"
+    if cell.text == value if isinstance(value, str) else fits(cell.text, value):
+        return ""
+    shown = value if isinstance(value, str) else f"{value:.6g}"
+    return f"{cell.column[:40]} of {cell.shape} is {cell.text[:40]!r}; benchmark.csv has {shown}"
