@@ -18,7 +18,7 @@ from grader.judge.capstone.readme import ReadmeError
 from grader.judge.capstone.report_form import HARNESS_VERSION, CapstoneReport, CapstoneRow
 from grader.judge.correctness_report import ReportError, contradictions
 from grader.judge.upstream import UnavailableError
-from grader.report.model import Diagnosis
+from grader.report.model import TO_READ, Diagnosis
 
 if TYPE_CHECKING:
     from grader.judge.recorder import Judge
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 UNMEASURED = "not measured yet"
 MANIFEST_CHECK = "manifest"
-TO_READ = "not in the table"
-"""Name of a measure: what a person should look at, who gives points by hand."""
 
 TEXTS = {
     "not-measured": "The benchmark was not run, or its files were not handed in.",
