@@ -41,6 +41,7 @@ class CheckSpec(_Model):
 
     Attributes:
         seconds: about what it takes on a GPU's machine, where its kind tells too little to share the checks out well.
+        withheld_by: diagnoses of the lab's other checks; where one was given, this check's points wait for a person.
     """
 
     title: str
@@ -51,6 +52,7 @@ class CheckSpec(_Model):
     timeout_s: Annotated[float, Field(gt=0)] | None = None
     seconds: Annotated[float, Field(gt=0)] | None = None
     thresholds: dict[str, float] = Field(default_factory=dict)
+    withheld_by: tuple[str, ...] = ()
 
     @field_validator("kind", mode="before")
     @classmethod
@@ -61,9 +63,9 @@ class CheckSpec(_Model):
             known = ", ".join(f"'{kind}'" for kind in Kind)
             raise ValueError(f"expected one of {known}") from error
 
-    @field_validator("requires", mode="before")
+    @field_validator("requires", "withheld_by", mode="before")
     @classmethod
-    def _requires(cls, value: object) -> object:
+    def _tuples(cls, value: object) -> object:
         return tuple(value) if isinstance(value, list) else value
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from grader import provenance
 from grader.course import Course, Lab
 from grader.errors import UsageError
+from grader.judge.outcomes import held_back
 from grader.judge.plan import Plan, Progress
 from grader.judge.requirements import Machine, need_runtime
 from grader.judge.seeds import SECRET_FILE_VARIABLE, Seeds
@@ -123,7 +124,7 @@ def grade(request: GradeRequest, *, progress: Progress | None = None) -> Report:
             # Several judges are forked from this process, which must have no threads then.
             if count == 1 and any(lab.checks[check_id].kind is not Kind.ARTIFACT for check_id in plan.expected):
                 submission.warm()
-            checks = run_side_by_side(plan, count)
+            checks = held_back(lab, run_side_by_side(plan, count))
         return _report(
             request,
             lab=lab,

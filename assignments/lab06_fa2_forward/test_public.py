@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from grader.judge import Judge, Submission, attention, check
-from grader.judge.benchmark_table import judge_benchmark, judge_plot
+from grader.judge.benchmark_table import await_card, cards_of, judge_benchmark, judge_plot
 from grader.judge.codegen import judge_forward_codegen
 from grader.judge.fa2_traffic import judge_fa2_traffic
 from grader.judge.kernel_work import FORWARD, judge_kernel_work
@@ -108,7 +108,7 @@ def test_code_for_this_profile(submission: Submission, judge: Judge, head_dim: i
 
 @check("benchmark-table")
 def test_benchmark_table_and_plot(submission: Submission, judge: Judge) -> None:
-    """benchmark.csv and benchmark.png as shipped; nothing is run. Without a GPU a missing table costs nothing."""
+    """benchmark.csv and benchmark.png as shipped; nothing is run. Without the table's card its points are pending."""
     table, plot = submission.read_file("benchmark.csv"), submission.read_file("benchmark.png")
     if table is None and judge.device != "cuda":
         judge.skip("benchmark.csv isn't there, and making it needs an NVIDIA GPU")
@@ -116,8 +116,9 @@ def test_benchmark_table_and_plot(submission: Submission, judge: Judge) -> None:
         missing = "benchmark.csv" if table is None else "benchmark.png"
         judge.fail(f"{missing} isn't in the submission; `python benchmark.py` on a GPU writes it.")
     profiles = [load_profile(COURSE, name) for name in list_profiles(COURSE)]
-    judge_benchmark(judge, table, BENCHED_KERNELS, profiles, "fa2")
+    rows = judge_benchmark(judge, table, BENCHED_KERNELS, profiles, "fa2")
     judge_plot(judge, "benchmark.png", plot)
+    await_card(judge, cards_of(rows))
 
 
 def _equal(judge: Judge, got: object, expected: int, call: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from grader.judge import Judge, Submission, check
-from grader.judge.benchmark_table import judge_plot
+from grader.judge.benchmark_table import await_card, cards_of, judge_plot
 from grader.judge.codegen import judge_all_parts
 from grader.judge.decode import appending, attending, cache, rotary
 from grader.judge.decode.benchmark import judge_decode_benchmark
@@ -101,7 +101,7 @@ def test_code_for_this_profile(submission: Submission, judge: Judge, q_heads: in
 
 @check("benchmark-table")
 def test_benchmark_table_and_plot(submission: Submission, judge: Judge) -> None:
-    """benchmark.csv and benchmark.png as shipped; nothing is run. Without a GPU a missing table costs nothing."""
+    """benchmark.csv and benchmark.png as shipped; nothing is run. Without the table's card its points are pending."""
     table, plot = submission.read_file("benchmark.csv"), submission.read_file("benchmark.png")
     if table is None and judge.device != "cuda":
         judge.skip("benchmark.csv isn't there, and making it needs an NVIDIA GPU")
@@ -109,5 +109,6 @@ def test_benchmark_table_and_plot(submission: Submission, judge: Judge) -> None:
         missing = "benchmark.csv" if table is None else "benchmark.png"
         judge.fail(f"{missing} isn't in the submission; `python benchmark.py` on a GPU writes it.")
     profiles = [load_profile(COURSE, name) for name in list_profiles(COURSE)]
-    judge_decode_benchmark(judge, table, profiles)
+    rows = judge_decode_benchmark(judge, table, profiles)
     judge_plot(judge, "benchmark.png", plot)
+    await_card(judge, cards_of(rows))

@@ -148,9 +148,13 @@ def test_roles_and_pipelines_are_where_the_annotations_say(submission: Submissio
     """The rest of the features, and of all of them what they do and on which warps."""
     source = annotations.wheel(judge)
     entries = annotations.handed_in(judge, submission)
-    annotations.judge_complete(judge, entries)
-    annotations.judge_locations(judge, source, annotations.of(entries, set(evidence.FEATURES)))
-    annotations.judge_meanings(judge, entries.features)
+    annotations.judge_features(
+        judge,
+        tuple(evidence.FEATURES),
+        annotations.count_faults(entries, evidence.FEATURES),
+        annotations.location_faults(source, entries.features),
+        annotations.meaning_faults(entries.features),
+    )
 
 
 @check("annotations-schedule")
@@ -160,7 +164,7 @@ def test_places_in_fa3s_own_mainloop(submission: Submission, judge: Judge) -> No
     entries = annotations.handed_in(judge, submission).fa3
     if not entries:
         judge.skip("annotations.toml has no [[fa3]] entries")
-    annotations.judge_clone(judge, source, entries)
+    annotations.judge_features(judge, [entry.feature for entry in entries], annotations.clone_faults(source, entries))
 
 
 # FP8

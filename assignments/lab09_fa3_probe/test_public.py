@@ -60,8 +60,12 @@ def test_instructions_are_where_the_annotations_say(submission: Submission, judg
     """Any place that makes the call will do; nothing is compared with a model answer."""
     source = annotations.wheel(judge)
     entries = annotations.handed_in(judge, submission)
-    annotations.judge_complete(judge, entries)
-    annotations.judge_locations(judge, source, annotations.of(entries, evidence.INSTRUCTIONS))
+    annotations.judge_features(
+        judge,
+        tuple(evidence.FEATURES),
+        annotations.count_faults(entries, evidence.FEATURES),
+        annotations.location_faults(source, annotations.of(entries, evidence.INSTRUCTIONS)),
+    )
 
 
 # FP8

@@ -45,7 +45,7 @@ def test_report_is_whole(submission: Submission, judge: Judge) -> None:
 @check("report-again")
 def test_report_is_reproduced(submission: Submission, judge: Judge) -> None:
     """The harness with the report's seed, on the shapes that this machine can run."""
-    checks.judge_report_again(judge, submission, COURSE)
+    checks.judge_report_again(judge, submission)
 
 
 @check("benchmark")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from grader.report import json as report_json
-from grader.report.model import CheckResult, Report, Status
+from grader.report.model import CheckResult, Kind, Report, Status
 
 OPEN = frozenset({Status.SKIPPED, Status.ERROR})
 """Statuses that say nothing about the submission: another machine's result takes their place, never the reverse."""
@@ -49,7 +49,7 @@ def merged(report: Report, others: Iterable[Report]) -> tuple[Report, tuple[Orig
     origins: list[Origin] = []
     thresholds = list(report.thresholds)
     for check in report.checks:
-        found = _decided(check, sources) if check.status in OPEN else None
+        found = _decided(check, sources) if _open(check) else None
         if found is None:
             checks.append(check)
             continue
@@ -80,10 +80,15 @@ def _newest_first(report: Report) -> tuple[float, str]:
     return -(started(report) - datetime.min.replace(tzinfo=UTC)).total_seconds(), report_sha256(report)
 
 
+def _open(check: CheckResult) -> bool:
+    """Whether another machine's result may take its place; a speed that is pending has earned something."""
+    return check.status in OPEN or (check.status is Status.PENDING and check.kind is not Kind.SPEED)
+
+
 def _decided(check: CheckResult, sources: Sequence[Report]) -> tuple[CheckResult, Report] | None:
     for source in sources:
         for result in source.checks:
-            if result.id == check.id and result.status not in OPEN and result.max_points == check.max_points:
+            if result.id == check.id and not _open(result) and result.max_points == check.max_points:
                 return result, source
     return None
 

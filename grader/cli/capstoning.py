@@ -87,7 +87,7 @@ def write_report(asked: Path | None, device: str, isolation: str, seed: int | No
             Submission(staged, lab, boundary, target.device, target.profile) as submission,
         ):
             capstone = manifest.read(submission.read_file(manifest.FILE) or b"")
-            with harness.changed_path(submission, capstone, course.root) as path:
+            with harness.changed_path(submission, capstone) as path:
                 report = _rows(path, chosen)
     except manifest.ManifestError as error:
         raise UsageError(f"{folder / manifest.FILE}: {error}.") from error

@@ -5,17 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
-from grader.classroom.book import RUBRIC_FILE, Book, ClassFiles, open_book
+from grader.classroom.accepting import accept, waiting
+from grader.classroom.book import OVERRIDES_FILE, RUBRIC_FILE, Book, ClassFiles, open_book, placed
 from grader.classroom.decisions import RubricGrade
 from grader.classroom.entering import enter, lacking, parse_points, parse_setting
 from grader.cli.console import STDOUT, say
 from grader.cli.listing import emit
 from grader.course import Course, Lab
 from grader.errors import ExitCode, UsageError
-from grader.report.text import one_line
+from grader.report.model import TO_READ
+from grader.report.text import count, one_line
+
+ACCEPTED = "accepted without the card that the table names"
+"""The reason of an override where no --note was given."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,7 @@ class Entry:
     lab: str
     student: str | None
     settings: tuple[str, ...]
+    accept: tuple[str, ...]
     note: str | None
     file: Path | None
     roster: Path | None
@@ -39,6 +46,8 @@ def enter_points(entry: Entry, *, json_target: str | None) -> int:
     """
     course = Course.find()
     lab = course.lab(entry.lab)
+    if entry.accept:
+        return _accept(entry, course, lab, json_target)
     if not lab.rubric:
         having = [course.lab(name).short_id for name in course.lab_ids() if course.lab(name).rubric]
         raise UsageError(
@@ -58,6 +67,28 @@ def enter_points(entry: Entry, *, json_target: str | None) -> int:
             "There is nobody to ask here, and nothing was given.", hint="Give --student ID and --set ITEM=POINTS."
         )
     return _tell(entry, course, lab, students, path, json_target)
+
+
+def _accept(entry: Entry, course: Course, lab: Lab, json_target: str | None) -> int:
+    """Give the points of pending checks, and make gradebook.csv anew."""
+    book = open_book(entry.results, course, ClassFiles(entry.roster))
+    found = waiting(book.rows, lab, _students(book, lab, entry.student), entry.accept)
+    path = placed(None, OVERRIDES_FILE, (entry.results, course.root)) or entry.results / OVERRIDES_FILE
+    if found:
+        accept(path, lab, found, entry.note or ACCEPTED, date.today())
+        book = open_book(entry.results, course, ClassFiles(entry.roster))
+    if json_target is not None:
+        told = [{"student": one.student, "check": one.check.id, "points": one.check.max_points} for one in found]
+        emit(told, json_target)
+    if json_target != STDOUT:
+        for one in found:
+            print(f"{one_line(one.student)}: {one.check.id} {one.check.max_points:g}")
+    say(
+        f"{count(len(found), 'check')} accepted; written to {path} and {book.write()}"
+        if found
+        else "nothing is pending"
+    )
+    return int(ExitCode.OK)
 
 
 def _file(results: Path, course: Course) -> Path:
@@ -92,6 +123,8 @@ def _ask(book: Book, lab: Lab, students: list[str], path: Path) -> None:
         open_items = lacking(lab, grade)
         if not open_items:
             continue
+        for text in _to_read(book, lab, student):
+            say(f"  {text}")
         say(f"{one_line(student)}, {lab.short_id}: an empty answer leaves an item open, q ends")
         points: dict[str, Decimal] = {}
         for item in open_items:
@@ -105,6 +138,13 @@ def _ask(book: Book, lab: Lab, students: list[str], path: Path) -> None:
         if points:
             enter(path, lab, student, points, None)
         return
+
+
+def _to_read(book: Book, lab: Lab, student: str) -> list[str]:
+    """What a lab's checks leave for whoever judges by hand: figures in the prose that its table doesn't have."""
+    reports = [row.report for row in book.rows if row.lab == lab.id and row.student == student]
+    listed = [check.measured.get(TO_READ) for report in reports if report is not None for check in report.checks]
+    return [f"{TO_READ}: {one_line(str(text))}" for texts in listed if isinstance(texts, list) for text in texts]
 
 
 def _answer(lab: Lab, item: str) -> Decimal | None:
@@ -131,10 +171,15 @@ def _tell(entry: Entry, course: Course, lab: Lab, students: list[str], path: Pat
     book = open_book(entry.results, course, ClassFiles(entry.roster, None, there))
     found = {student: book.rubric.get((student, lab.id)) for student in students}
     if json_target is not None:
-        emit([_as_dict(lab, student, grade) for student, grade in found.items()], json_target)
+        emit(
+            [_as_dict(lab, student, grade, _to_read(book, lab, student)) for student, grade in found.items()],
+            json_target,
+        )
     if json_target != STDOUT:
         for student, grade in found.items():
             print(_line(lab, student, grade))
+            for text in _to_read(book, lab, student):
+                print(f"  {text}")
         for item, known in lab.rubric.items():
             print(f"  {item}: {known.title} ({known.points:g})")
     if entry.file is None and there is not None:
@@ -148,7 +193,7 @@ def _line(lab: Lab, student: str, grade: RubricGrade | None) -> str:
     return f"{one_line(student)}: {', '.join(parts)}"
 
 
-def _as_dict(lab: Lab, student: str, grade: RubricGrade | None) -> dict[str, object]:
+def _as_dict(lab: Lab, student: str, grade: RubricGrade | None, to_read: list[str]) -> dict[str, object]:
     given = grade.points if grade is not None else {}
     return {
         "student": student,
@@ -156,4 +201,5 @@ def _as_dict(lab: Lab, student: str, grade: RubricGrade | None) -> dict[str, obj
         "points": {item: float(value) for item, value in given.items()},
         "pending": lacking(lab, grade),
         "note": grade.note if grade is not None else "",
+        "to_read": to_read,
     }

@@ -7,13 +7,16 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from grader.capstones.layout import LAB as CAPSTONE
+from grader.capstones.layout import OPTIONS
 from grader.cli.console import say
 from grader.course import Course
 from grader.errors import CourseError, ExitCode, UsageError
+from grader.judge.upstream import UnavailableError
 from grader.release.bundle import BUNDLE_NAME, bundle_files, find_leaks, write_bundle
 from grader.release.labs import problems_of
-from grader.release.proof import prove, run_grade
-from grader.report.text import clean, one_line
+from grader.release.proof import prove, prove_report, run_grade
+from grader.report.text import clean, count, one_line
 
 MAX_LEAKS_TOLD = 10
 
@@ -70,6 +73,18 @@ def _release(course: Course, lab_ids: Sequence[str], dist: Path) -> None:
                 f"[{number}/{len(lab_ids)}] the bundle grades {lab_id[:5]} alone: starter {proof.points:g} points, "
                 f"{hidden} hidden checks not run"
             )
+        if CAPSTONE in lab_ids:
+            _prove_reports(bundle, Path(scratch))
     folder, packed = write_bundle(files, dist)
     print(f"{folder}\n{packed}\nsha256 of the zip {hashlib.sha256(packed.read_bytes()).hexdigest()}")
     say(f"hand out {packed.name}: students unpack it, install it and run `grade init` in {BUNDLE_NAME}/")
+
+
+def _prove_reports(bundle: Path, scratch: Path) -> None:
+    for option in OPTIONS:
+        try:
+            rows = prove_report(bundle, option, scratch / f"capstone-{option}")
+        except UnavailableError as error:
+            say(f"option {option}: no report was made, {error}")
+        else:
+            say(f"option {option}: the bundle's harness makes a report of {count(rows, 'row')}")

@@ -1,6 +1,9 @@
 """Reads a benchmark CSV that a student ships: every row tested, timed with its spread, and its arithmetic right.
 
 Nothing is run: the table is held to what follows from its own columns and from the physics of the card that it names.
+That refuses a wrong table, and can't tell a right one from one that was made up. So the rule in all labs with a table
+of a card's times: where that card isn't there, what isn't refused is pending, until a machine with the card or a person
+decides.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ from typing import NoReturn, Protocol
 
 from grader.judge.png import PngError, inspect_png
 from grader.kernels.closed_forms import attention_flops
-from grader.profiles import HardwareProfile
+from grader.profiles import HardwareProfile, detect
 from grader.report.model import Diagnosis
+from grader.report.text import one_line
 
 MAX_ROWS = 5000
 CPU = "CPU"
@@ -75,6 +79,14 @@ class Judging(Protocol):
     def fail(self, message: str, *, diagnosis: Diagnosis | None = None) -> NoReturn: ...
 
 
+class Waiting(Protocol):
+    """The part of the judge fixture that `await_card` uses."""
+
+    device: str
+
+    def pending(self, message: str, *, fraction: float = 0.0) -> NoReturn: ...
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of the table; `line` is its number in the file. Times are None in a row that failed its test."""
@@ -101,8 +113,8 @@ def flops_of(row: Row) -> float:
 
 def judge_benchmark(
     judge: Judging, text: bytes, kernels: Sequence[str], profiles: Sequence[HardwareProfile], student_kernel: str
-) -> None:
-    """Hold a benchmark table to its own arithmetic.
+) -> list[Row]:
+    """Hold a benchmark table to its own arithmetic; its rows.
 
     Args:
         text: the file's bytes.
@@ -118,6 +130,7 @@ def judge_benchmark(
     judge.measure("rows", len(rows))
     own = [row.times["tflops"] for row in rows if row.words["kernel"] == student_kernel and row.times]
     judge.measure("best_tflops", max(own))
+    return rows
 
 
 def read_table(judge: Judging, text: bytes, columns: Columns) -> list[Row]:
@@ -262,6 +275,22 @@ def _judge_coverage(judge: Judging, rows: Sequence[Row], kernels: Sequence[str],
 def made_on_cpu(rows: Sequence[Row]) -> str:
     """A sentence to end a message with where the table's rows are of a run without a GPU; empty elsewhere."""
     return " It was made without a GPU: make it on one." if all(row.words["gpu"] == CPU for row in rows) else ""
+
+
+def cards_of(rows: Sequence[Row]) -> list[str]:
+    """The cards that a table's times are of, each once."""
+    return list(dict.fromkeys(row.words["gpu"] for row in rows if row.times is not None))
+
+
+def await_card(judge: Waiting, cards: Sequence[str]) -> None:
+    """Leave the points of a table that wasn't refused pending unless this machine has the card of its times."""
+    gpu = detect().gpu if judge.device == "cuda" else None
+    away = [card for card in cards if gpu is None or gpu.name.lower() != card.lower()]
+    if away:
+        judge.pending(
+            f"What can be seen without {one_line(away[0])[:60]!r}, which it names, is right. Pending, not lost: a "
+            "machine with that card decides, or your instructor."
+        )
 
 
 def judge_plot(judge: Judging, name: str, data: bytes) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from grader.course import CheckSpec
+from grader.course import CheckSpec, Lab
 from grader.report.model import CheckResult, Diagnosis, ErrorMap, Measured, Status
 
 Phase = Literal["import", "compile", "call", "time", "judge"]
@@ -99,6 +99,29 @@ def combine(check_id: str, spec: CheckSpec, outcomes: list[TestOutcome]) -> Chec
         duration_s=duration_s,
     )
     return result(check_id, spec, combined)
+
+
+HELD = (
+    "Needs review: what this check looks at is right by itself, and another check got other figures when it made them "
+    "again, or couldn't have got them. The points are held, and a person looks at both."
+)
+
+
+def held_back(lab: Lab, results: list[CheckResult]) -> list[CheckResult]:
+    """The results, with points that would rest on figures which another check found not to be there held for a person.
+
+    Only points that aren't lost already: what failed stays as it is.
+    """
+    given = {found.diagnosis.id for found in results if found.diagnosis is not None}
+    return [
+        found.model_copy(update={"status": Status.SUSPECT, "points": 0.0, "message": HELD})
+        if found.status in _HOLDABLE and given & set(lab.checks[found.id].withheld_by)
+        else found
+        for found in results
+    ]
+
+
+_HOLDABLE = frozenset({Status.PASS, Status.NOISY, Status.PENDING})
 
 
 def _message(worst: TestOutcome, ran: list[TestOutcome], skipped: list[TestOutcome]) -> str:

@@ -16,7 +16,7 @@ from grader.judge.guard import budget_s, guarded
 from grader.judge.outcomes import TestOutcome, combine
 from grader.judge.plan import HIDDEN_FILE, RESTORE, Plan
 from grader.judge.recorder import Judge
-from grader.report.model import Status
+from grader.report.model import Diagnosis, Status
 from grader.sandbox.failures import TimedOut
 
 if TYPE_CHECKING:
@@ -221,10 +221,10 @@ class EnginePlugin:
         return self.plan.lab.checks[self._bound(item)]
 
 
-def _awarded(awards: list[tuple[float, str]]) -> TestOutcome:
+def _awarded(awards: list[tuple[float, str, Diagnosis | None]]) -> TestOutcome:
     """Several awards in one test average; the smallest says why points are missing."""
-    fraction = sum(part for part, _ in awards) / len(awards)
-    _, message = min(awards, key=lambda award: award[0])
+    fraction = sum(part for part, _, _ in awards) / len(awards)
+    _, message, diagnosis = min(awards, key=lambda award: award[0])
     if fraction >= 1.0:
         return TestOutcome(Status.PASS, fraction=1.0)
-    return TestOutcome(Status.FAIL, message, fraction, partial=True)
+    return TestOutcome(Status.FAIL, message, fraction, partial=True, diagnosis=diagnosis)

@@ -71,7 +71,7 @@ class Judge:
         self.device = device
         self.thresholds = dict(thresholds)
         self.measured: Measured = {}
-        self.awards: list[tuple[float, str]] = []
+        self.awards: list[tuple[float, str, Diagnosis | None]] = []
         self._seeds = seeds
         self._test = test
         self._draws = 0
@@ -105,13 +105,15 @@ class Judge:
         """The answer isn't of the kind that was asked for: type, dtype, shape, device."""
         raise Verdict(Status.CONTRACT, _said(message))
 
-    def award(self, fraction: float, message: str) -> None:
+    def award(self, fraction: float, message: str, *, diagnosis: Diagnosis | None = None) -> None:
         """Partial credit: this part of the points, 0 to 1. The test goes on; several awards average.
+
+        `diagnosis` names the known mistake for which the rest is lost.
 
         Raises:
             ValueError: `fraction` is outside 0 to 1 or not a number.
         """
-        self.awards.append((_fraction(fraction), _said(message)))
+        self.awards.append((_fraction(fraction), _said(message), diagnosis))
 
     def noisy(self, message: str, *, fraction: float = 0.0) -> NoReturn:
         """A measurement straddles its threshold: inconclusive, with the part that its lower end earns."""

@@ -1,7 +1,11 @@
-"""Grades with the bundle alone, as a student would: its own grader and course, nothing of the instructor's copy."""
+"""Grades with the bundle alone, as a student would: its own grader and course, nothing of the instructor's copy.
+
+A starter's points don't show whether the capstones' harness finds all that it needs: it makes a report of each option.
+"""
 
 from __future__ import annotations
 
+import difflib
 import os
 import subprocess
 import sys
@@ -10,11 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grader.errors import CourseError
+from grader.judge.anatomy import source
+from grader.judge.capstone import patch, report_form
 from grader.report import json as report_json
 from grader.report.model import Report, Status, tally
 
 MAX_STARTER_POINTS = 5
 GRADE_TIMEOUT_S = 900.0
+PATCH_OPTION, PATCHED = "E", "flash_attn/flash_attn_interface.py"
 KEPT_VARIABLES = (
     "PATH",
     "HOME",
@@ -81,3 +88,38 @@ def prove(bundle: Path, lab_id: str) -> Proof:
             hint="Run `make starters`, and look at what the starter still has.",
         )
     return proof
+
+
+def prove_report(bundle: Path, option: str, folder: Path) -> int:
+    """Lay out a capstone with the bundle and have its harness write a report; how many rows that has.
+
+    What is laid out is no answer, so its rows fail: what counts is that the harness gets that far. Of option E, whose
+    code is a patch of the pinned tree, the patch adds a line without a meaning.
+
+    Args:
+        folder: where to lay it out.
+
+    Raises:
+        UnavailableError: the pinned tree can't be had here. CourseError: the bundle's `grade capstone` fails.
+    """
+    _capstone(bundle, option, ["new", "--option", option, str(folder)], (0,))
+    if option == PATCH_OPTION:
+        (folder / patch.FILE).write_text(_idle_patch(), encoding="utf-8")
+    _capstone(bundle, option, ["report", str(folder), "--device", "cpu"], (0, 1))
+    return len(report_form.read((folder / report_form.FILE).read_bytes()).rows)
+
+
+def _capstone(bundle: Path, option: str, words: Sequence[str], expected: Sequence[int]) -> None:
+    done = run_grade(bundle, ["capstone", *words])
+    if done.returncode not in expected:
+        last = " ".join(done.stderr.split())[-500:]
+        raise CourseError(
+            f"option {option}: the bundle's own `grade capstone {words[0]}` fails (exit {done.returncode}): {last}",
+            hint="A file that the harness reads may belong to a lab that isn't handed out.",
+        )
+
+
+def _idle_patch() -> str:
+    lines = source.load().files[PATCHED].splitlines(keepends=True)
+    changed = [lines[0], "# graded with the bundle alone\n", *lines[1:]]
+    return "".join(difflib.unified_diff(lines, changed, f"a/{PATCHED}", f"b/{PATCHED}"))

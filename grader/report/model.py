@@ -55,6 +55,9 @@ class Status(StrEnum):
 UNGRADED = frozenset({Status.SKIPPED})
 """Statuses whose points were not at stake in this run."""
 
+TO_READ = "not in the table"
+"""Name of a check's measure: what whoever gives points by hand should look at."""
+
 CARRY_POINTS = frozenset({Status.PASS, Status.FAIL, Status.NOISY, Status.PENDING})
 """Statuses that may come with points."""
 

@@ -16,7 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from grader.report import error_map, verdict
-from grader.report.model import CheckResult, ErrorMap, Report, Status, Tally, tally
+from grader.report.model import CheckResult, ErrorMap, Kind, Report, Status, Tally, tally
 from grader.report.text import clean, count, count_points, one_line, points
 
 WIDE = 80
@@ -283,12 +283,23 @@ def summary(report: Report) -> str:
     held = sum(c.max_points for c in report.checks if c.status is Status.SUSPECT)
     if held:
         parts.append(f"{count_points(held)} held until a person has reviewed them")
-    if pending:
-        parts.append(f"{count_points(pending)} pending: nobody has measured this card's thresholds yet")
+    for worth, why in _waiting(report.checks):
+        parts.append(f"{count_points(worth)} pending: {why}")
     undecided = sum(c.max_points for c in report.checks if c.status is Status.ERROR)
     if undecided:
         parts.append(f"{count_points(undecided)} undecided: the grader failed, not you")
     return ", ".join(parts)
+
+
+def _waiting(checks: list[CheckResult]) -> Iterator[tuple[float, str]]:
+    """Pending points with what they wait for: speeds for thresholds, the rest for what isn't on this machine."""
+    for why, speed in (
+        ("nobody has measured this card's thresholds yet", True),
+        ("they wait for a card or a person", False),
+    ):
+        worth = verdict.pending_points(check for check in checks if (check.kind is Kind.SPEED) is speed)
+        if worth:
+            yield worth, why
 
 
 def _missing(value: float, reason: str) -> str:

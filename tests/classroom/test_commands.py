@@ -17,7 +17,7 @@ from grader.cli.failure import guarded
 from grader.cli.main import invoke
 from grader.course import COURSE_ENVIRONMENT_VARIABLE
 from grader.report import json as report_json
-from grader.report.model import SeedRecord
+from grader.report.model import SeedRecord, Status
 
 OPEN = {"speed_sdpa": NEEDS_GPU}
 
@@ -147,6 +147,23 @@ def test_merge_reports_decides_open_checks_once_and_for_all(tmp_path: Path, caps
     assert "batch.json: Not a report" in said
     assert finals(root) == {"ada": "100", "ben": ""}
     assert grade("gradebook", root) == 0
+    assert finals(root) == {"ada": "100", "ben": ""}
+
+
+def test_merge_reports_decides_a_pending_table_and_leaves_a_pending_speed(tmp_path: Path) -> None:
+    waiting = {"status": Status.PENDING, "points": 0.0, "message": "What can be seen without its card is right."}
+    root = results(
+        tmp_path / "results",
+        [
+            graded("ada", content="a", checks={"benchmark": waiting}),
+            graded("ben", content="b", checks={"speed_sdpa": waiting}),
+        ],
+    )
+    there = tmp_path / "gpu"
+    there.mkdir()
+    for content in "ab":
+        (there / f"{content}.json").write_text(report_json.dumps(lab_report(content=content, device="cuda")))
+    assert grade("merge-reports", root, there) == 0
     assert finals(root) == {"ada": "100", "ben": ""}
 
 

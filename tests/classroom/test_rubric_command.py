@@ -18,6 +18,7 @@ from grader.classroom.records import ResultsFolder
 from grader.cli.failure import guarded
 from grader.cli.main import invoke
 from grader.course import COURSE_ENVIRONMENT_VARIABLE
+from grader.report.model import TO_READ, Status
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ def test_rubric_file_that_is_no_rubric_is_named(results: Path, capsys: pytest.Ca
 def test_rubric_as_json_lists_what_is_pending(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert grade("rubric", results, "--lab", "lab06", "--student", "ada", "--set", "why=2", "--json", "-") == 0
     assert json.loads(capsys.readouterr().out) == [
-        {"lab": LAB06, "note": "", "pending": ["focus"], "points": {"why": 2.0}, "student": "ada"}
+        {"lab": LAB06, "note": "", "pending": ["focus"], "points": {"why": 2.0}, "student": "ada", "to_read": []}
     ]
 
 
@@ -141,3 +142,48 @@ def test_rubric_keeps_what_was_given_before_the_end(results: Path, monkeypatch: 
     assert tomllib.loads((results / "rubric.toml").read_text())["students"] == {
         "ada": {"lab06": {"points": {"focus": 3}}}
     }
+
+
+def test_pending_tables_are_accepted_in_bulk_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(COURSE_ENVIRONMENT_VARIABLE, str(a_course(tmp_path / "course").root))
+    folder = tmp_path / "results"
+    waiting = {"status": Status.PENDING, "points": 0.0, "message": "What can be seen without its card is right."}
+    for student, checks in (("ada", {"benchmark": waiting}), ("ben", {"benchmark": waiting, "speed_sdpa": waiting})):
+        ResultsFolder(folder).write(graded(student, content=student, checks=checks))
+    (folder / "overrides.toml").write_text("# by hand\nformat_version = 1\n")
+    assert grade("rubric", folder, "--lab", "lab06", "--student", "ada", "--accept", "benchmark") == 0
+    assert finals(folder) == {"ada": "100", "ben": ""}
+    assert grade("rubric", folder, "--lab", "lab06", "--accept", "pending", "--note", "seen on their card") == 0
+    # A speed waits for thresholds of its card, which nobody's word replaces.
+    assert finals(folder) == {"ada": "100", "ben": ""}
+    text = (folder / "overrides.toml").read_text()
+    written = tomllib.loads(text)["overrides"]
+    assert text.startswith("# by hand")
+    assert [(each["student"], each["check"], each["points"]) for each in written] == [
+        ("ada", "benchmark", 10),
+        ("ben", "benchmark", 10),
+    ]
+    assert written[1]["reason"] == "seen on their card"
+    capsys.readouterr()
+    assert grade("rubric", folder, "--lab", "lab06", "--accept", "pending") == 0
+    assert "nothing is pending" in capsys.readouterr().err
+    assert grade("rubric", folder, "--lab", "lab06", "--accept", "benchmarks") == 2
+
+
+def test_what_a_check_leaves_to_read_is_shown_with_the_rubric(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (record,) = [each for each in ResultsFolder(results).records() if each.student == "ada"]
+    assert record.report is not None
+    checks = [
+        check.model_copy(update={"measured": {TO_READ: ["12x (What)", "3.1 ms (Why)"]}})
+        if check.id == "benchmark"
+        else check
+        for check in record.report.checks
+    ]
+    kept = record.model_copy(update={"report": record.report.model_copy(update={"checks": checks})})
+    ResultsFolder(results).write(kept)
+    assert grade("rubric", results, "--lab", "lab06", "--student", "ada", "--set", "focus=1") == 0
+    assert "not in the table: 12x (What)" in capsys.readouterr().out

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import numpy as np
 import pytest
 
 from grader.course import Course
-from grader.judge import attention
+from grader.judge import attention, benchmark_table
 from grader.judge.benchmark_table import judge_benchmark, judge_plot
 from grader.judge.codegen import gate_forward
 from grader.judge.fa2_traffic import judge_fa2_traffic, judge_skipped_tiles
@@ -269,3 +270,38 @@ def test_hints_cover_every_check() -> None:
 def test_laptop_points_are_enough() -> None:
     on_cpu = [c.points for name, c in LAB.checks.items() if "gpu" not in c.requires and name != "benchmark-table"]
     assert sum(on_cpu) >= 75
+
+
+class Pending(Exception):
+    pass
+
+
+class OnMachine(StandIn):
+    """On a machine with a card, or on none."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__("benchmark-table")
+        self.device = device
+
+    def pending(self, message: str, *, fraction: float = 0.0) -> NoReturn:
+        assert fraction == 0.0
+        raise Pending(message)
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "decided"),
+    [("cpu", "NVIDIA H200", False), ("cuda", "NVIDIA L4", False), ("cuda", "nvidia h200", True), ("cuda", None, False)],
+)
+def test_table_that_is_not_refused_waits_for_its_card(
+    device: str, name: str | None, decided: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = None if name is None else SimpleNamespace(name=name)
+    monkeypatch.setattr(benchmark_table, "detect", lambda: SimpleNamespace(gpu=gpu))
+    rows = judge_benchmark(StandIn("benchmark-table"), table().encode(), KERNELS, PROFILES, "fa2")
+    cards = benchmark_table.cards_of(rows)
+    assert cards == ["NVIDIA H200"]
+    if decided:
+        benchmark_table.await_card(OnMachine(device), cards)
+        return
+    with pytest.raises(Pending, match="NVIDIA H200"):
+        benchmark_table.await_card(OnMachine(device), cards)

@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def place(feature: str, symbol: str, call: str, file: str = "flash_attn/cute/fla
     ],
 )
 def test_any_right_place_passes(feature: str, symbol: str, call: str) -> None:
-    annotations.judge_locations(judge("annotations-schedule"), WHEEL, place(feature, symbol, call))
+    assert annotations.location_faults(WHEEL, place(feature, symbol, call)) == {}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,41 @@ def test_any_right_place_passes(feature: str, symbol: str, call: str) -> None:
     ],
 )
 def test_wrong_places_are_named(name: str, entries: list[Annotation]) -> None:
-    assert diagnosis("annotations-schedule", lambda j: annotations.judge_locations(j, WHEEL, entries)) == name
+    (fault,) = annotations.location_faults(WHEEL, entries).values()
+    assert fault.kind == name
+
+
+def test_each_feature_carries_its_part_of_the_points() -> None:
+    told = reference_annotations()
+    features = tuple(evidence.FEATURES)
+    ambiguous = [
+        replace(entry, runs_on="producer") if entry.feature == "mbarrier-pipeline" else entry for entry in told.features
+    ]
+    asked = judge("annotations-schedule")
+    annotations.judge_features(asked, features, annotations.meaning_faults(told.features))
+    assert asked.awards == []
+    annotations.judge_features(asked, features, annotations.meaning_faults(ambiguous))
+    ((fraction, message, found),) = asked.awards
+    assert fraction == pytest.approx(14 / 15)
+    assert "14 of 15" in message
+    assert "`mbarrier-pipeline` doesn't run on `producer`" in message
+    assert found is not None
+    assert found.id == "annotation-runs-on"
+    # Two faults of one feature cost it once; what is missing costs as what is wrong.
+    partly = annotations.Annotations(tuple(ambiguous[2:]), ())
+    missing = annotations.count_faults(partly, features)
+    asked = judge("annotations-schedule")
+    annotations.judge_features(asked, features, missing, annotations.meaning_faults(ambiguous), missing)
+    assert asked.awards[0][0] == pytest.approx(12 / 15)
+
+
+def test_no_feature_right_is_no_point() -> None:
+    none = annotations.Annotations((), ())
+    asked = tuple(evidence.FEATURES)
+    found = diagnosis(
+        "annotations-schedule", lambda j: annotations.judge_features(j, asked, annotations.count_faults(none, asked))
+    )
+    assert found == "annotation-missing"
 
 
 def reference_annotations() -> annotations.Annotations:
@@ -144,10 +179,9 @@ def test_the_references_places_are_in_the_real_wheel() -> None:
     except UnavailableError as error:
         pytest.skip(str(error))
     told = reference_annotations()
-    asked = judge("annotations-schedule")
-    annotations.judge_complete(asked, told)
-    annotations.judge_locations(asked, source, told.features)
-    annotations.judge_meanings(asked, told.features)
+    assert annotations.count_faults(told, evidence.FEATURES) == {}
+    assert annotations.location_faults(source, told.features) == {}
+    assert annotations.meaning_faults(told.features) == {}
 
 
 def test_every_feature_can_be_pointed_at_in_either_source() -> None:
@@ -173,11 +207,9 @@ def test_a_clone_is_read_where_the_environment_names_one(tmp_path: Path, monkeyp
     files = upstream_source.load_clone()
     assert list(files) == ["hopper/loop.hpp"]
     right = [Annotation("wgmma-qk", "hopper/loop.hpp", "Loop::mma", "gemm")]
-    annotations.judge_clone(judge("annotations-schedule"), files, right)
+    assert annotations.clone_faults(files, right) == {}
     wrong = [Annotation("wgmma-pv", "hopper/loop.hpp", "Loop::mma", "gemm")]
-    assert diagnosis("annotations-schedule", lambda j: annotations.judge_clone(j, files, wrong)) == (
-        "annotation-evidence"
-    )
+    assert [fault.kind for fault in annotations.clone_faults(files, wrong).values()] == ["annotation-evidence"]
 
 
 @pytest.mark.parametrize(

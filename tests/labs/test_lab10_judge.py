@@ -21,6 +21,7 @@ from grader.capstones.layout import addition
 from grader.judge.capstone import (
     audit,
     benchmark,
+    checks,
     decode_step,
     figures,
     harness,
@@ -774,6 +775,19 @@ def test_report_of_tensors_without_a_tolerance_is_refused_in_words(errors: objec
 def test_report_of_hostile_bytes_is_refused_in_words(raw: bytes) -> None:
     with pytest.raises(ReportError):
         read_report(raw)
+
+
+def test_rows_of_different_problems_have_errors_of_their_own() -> None:
+    report = read_report((REFERENCE / "correctness_report.json").read_bytes())
+    assert checks.same_errors(report) is None
+    one, other = report.rows[:2]
+    copied = other.model_copy(update={"errors": one.errors})
+    assert checks.same_errors(report.model_copy(update={"rows": [one, copied]})) == (one.place, other.place)
+    # The same problem under another name draws the same inputs, and an exact answer has no digits to compare.
+    renamed = one.model_copy(update={"shape": one.shape.model_copy(update={"name": "again", "timed": False})})
+    assert checks.same_errors(report.model_copy(update={"rows": [one, renamed]})) is None
+    exact = [row.model_copy(update={"errors": {"o": 0.0, "lse": None}}) for row in (one, other)]
+    assert checks.same_errors(report.model_copy(update={"rows": exact})) is None
 
 
 def test_report_of_the_reference_is_read() -> None:

@@ -25,6 +25,9 @@ COURSE = Course.find(Path(__file__).parent)
 LAB = "lab10_capstone"
 SEEDS = Seeds(b"the grader's own tests", "secret")
 OPTIONS = ("A", "B", "C", "D", "E")
+NOT_LOST = (Status.PASS, Status.SKIPPED, Status.PENDING)
+TIMES = frozenset({"benchmark", "benchmark-arithmetic", "benchmark-possible"})
+"""Checks of a kernel's times, which wait for its card."""
 TEXT = frozenset(
     {
         "manifest", "readme", "patch", "patch-focus", "correctness-report", "benchmark", "benchmark-arithmetic",
@@ -39,14 +42,26 @@ def graded(option: str, checks: frozenset[str] | None) -> list[CheckResult]:
 
 
 def lost(checks: list[CheckResult]) -> dict[str, str]:
-    return {check.id: check.message for check in checks if check.status not in (Status.PASS, Status.SKIPPED)}
+    return {check.id: check.message for check in checks if check.status not in NOT_LOST}
 
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_text_of_a_worked_capstone_is_whole(option: str) -> None:
     checks = graded(option, TEXT)
     assert lost(checks) == {}
-    assert {check.id for check in checks if check.status is Status.PASS} == TEXT
+    waiting = TIMES if option in "ABD" else frozenset()
+    assert {check.id for check in checks if check.status is Status.PASS} == TEXT - waiting
+    assert {check.id for check in checks if check.status is Status.PENDING} == waiting
+
+
+@pytest.mark.slow
+def test_what_needs_a_card_is_pending_and_every_row_that_was_not_run_again() -> None:
+    found = {check.id: check for check in graded("A", TIMES | {"report-again", "benchmark-again"})}
+    pending = {name for name, check in found.items() if check.status is Status.PENDING}
+    assert pending == TIMES | {"report-again", "benchmark-again"}
+    assert "6 of 13 rows were run again" in found["report-again"].message
+    assert found["report-again"].points == pytest.approx(5 * 6 / 13, abs=1e-5)
+    assert all(found[name].points == 0 for name in TIMES | {"benchmark-again"})
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import sysconfig
 import tomllib
 import venv
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,11 @@ from grader.canary import MARK, kept_files, plant
 from grader.cli.main import invoke
 from grader.course import Course
 from grader.errors import CourseError, UsageError
+from grader.judge.anatomy import source
+from grader.judge.capstone import patch
+from grader.judge.upstream import UnavailableError
 from grader.release import bundle as bundling
+from grader.release import proof
 from grader.release.bundle import bundle_files, find_leaks, write_bundle, zip_bytes
 from grader.release.proof import bundle_environment, prove, run_grade
 from grader.starter import write_starter
@@ -337,3 +342,31 @@ def test_bundle_installs_into_a_fresh_environment_and_grades(files: dict[str, by
     report = json.loads(done.stdout)
     assert sum(check["points"] for check in report["checks"]) == 35
     assert installed.is_dir()
+
+
+def test_report_of_an_option_that_needs_another_labs_file_stops_the_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def answered(bundle: Path, words: Sequence[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        asked.append(list(words))
+        broken = words[1] == "report"
+        return subprocess.CompletedProcess(words, 3 if broken else 0, "", "No such file: starter/lab05" * broken)
+
+    monkeypatch.setattr(proof, "run_grade", answered)
+    with pytest.raises(CourseError, match="option B: the bundle's own `grade capstone report` fails") as caught:
+        proof.prove_report(tmp_path, "B", tmp_path / "capstone")
+    assert "starter/lab05" in str(caught.value)
+    assert [words[1] for words in asked] == ["new", "report"]
+
+
+def test_patch_that_only_proves_the_harness_applies_and_changes_nothing() -> None:
+    try:
+        tree = source.load().files
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    name = proof.PATCHED
+    changed = patch.apply(patch.parse(proof._idle_patch().encode()), tree)
+    assert list(changed) == [name]
+    assert not patch.changes_something(name, tree[name], changed[name])

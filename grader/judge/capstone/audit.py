@@ -80,7 +80,7 @@ def sample(calling: Calling, function: str, module: str, shape: CapstoneShape, r
     Raises:
         ContractViolated: what came back isn't what the manifest's docstring asks for. WorkerFailure: the call failed.
     """
-    told = calling.call(function, shape.model_dump(), [int(row) for row in rows], module=module)
+    told = calling.call(function, shape.model_dump(exclude={"layout"}), [int(row) for row in rows], module=module)
     if not isinstance(told, dict) or set(told) != {"q", "k", "v", "o"}:
         raise ContractViolated(f"{function} must return a dict of the arrays q, k, v, o.")
     long, wide = (shape.seq_k, shape.head_dim), (len(rows), shape.head_dim)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from grader.judge.capstone import tables
 from grader.judge.capstone.manifest import MAX_SHAPES, Capstone, CapstoneShape
+from grader.judge.capstone.masks import Mask
 from grader.judge.csv_file import TableError, read_rows
 from grader.profiles import HardwareProfile
 
@@ -58,10 +59,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """The whole table: (shape's name, variant) → line; an audit's variant is the empty text."""
+    """The whole table: (shape's name, variant) → line; an audit's variant is the empty text.
+
+    Attributes:
+        skips: `after` says that it visits no hidden tiles, or nothing of the kind is asked.
+    """
 
     lines: dict[tuple[str, str], Line]
     audit: bool
+    skips: bool = True
 
     def line(self, shape: str, variant: str = "after") -> Line | None:
         return self.lines.get((shape, "" if self.audit else variant))
@@ -114,6 +120,12 @@ def flops(shape: CapstoneShape) -> int:
     return 4 * shape.batch * shape.q_heads * shape.head_dim * shape.visible.pairs(shape.seq_q, shape.seq_k)
 
 
+def computed(shape: CapstoneShape) -> int:
+    """As `flops`, of a kernel that visits every tile, but for those that causality hides."""
+    plain = Mask(causal=shape.visible.causal)
+    return 4 * shape.batch * shape.q_heads * shape.head_dim * plain.pairs(shape.seq_q, shape.seq_k)
+
+
 def read(raw: bytes, capstone: Capstone) -> Table:
     """The table, its lines matched to the manifest's shapes.
 
@@ -135,7 +147,7 @@ def read(raw: bytes, capstone: Capstone) -> Table:
         if key in lines:
             raise BenchmarkError("benchmark-malformed", f"{line.place}: the line is there twice.")
         lines[key] = line
-    return Table(lines, audit)
+    return Table(lines, audit, capstone.path.skips is not False)
 
 
 def _line(number: int, words: dict[str, str], capstone: Capstone) -> Line:
@@ -310,6 +322,19 @@ def require_possible(
                     f"{line.place}: {line.figures[name]:g} {unit}, more than the {most:g} that "
                     f"{line.words['hardware'][:60]} can do.",
                 )
+        if not table.skips and line.variant == "after":
+            _require_time_for_all(line, peak)
+
+
+def _require_time_for_all(line: Line, peak: float | None) -> None:
+    """A kernel that visits every tile has the time for it."""
+    rate = computed(line.shape) / line.figures["median_ms"] / 1e9
+    if peak is not None and rate > peak:
+        raise BenchmarkError(
+            "benchmark-impossible",
+            f"{line.place}: `skips` is false in capstone.toml, so every pair is computed, at {rate:.4g} TFLOP/s in "
+            f"{line.words['median_ms']} ms; more than the {peak:g} that {line.words['hardware'][:60]} can do.",
+        )
 
 
 def _limits(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from grader.judge.anatomy.clean_worker import open_worker
-from grader.judge.capstone import benchmark, figures
+from grader.judge.benchmark_table import await_card
+from grader.judge.capstone import benchmark, figures, prose, readme
 from grader.judge.capstone.benchmark import Table
 from grader.judge.capstone.checks import need, read_manifest, read_table, refuse, told
 from grader.judge.capstone.figures import FigureError
+from grader.judge.capstone.manifest import Capstone, Claim
 from grader.judge.png import PngError
 from grader.profiles import HardwareProfile
 from grader.report.text import one_line
@@ -29,15 +31,25 @@ def judge_table(judge: Judge, submission: Submission) -> None:
     judge.measure("lines", len(table.lines))
     least = judge.thresholds["min_rows" if table.audit else "min_samples"]
     told(judge, lambda: benchmark.require_whole(table, capstone, int(judge.thresholds["min_shapes"]), int(least)))
+    await_times(judge, capstone, table)
 
 
 def judge_arithmetic(judge: Judge, submission: Submission) -> None:
-    table = read_table(judge, submission, read_manifest(judge, submission))
+    capstone = read_manifest(judge, submission)
+    table = read_table(judge, submission, capstone)
     told(judge, lambda: benchmark.require_arithmetic(table, judge.thresholds["rel"]))
+    await_times(judge, capstone, table)
+
+
+def await_times(judge: Judge, capstone: Capstone, table: Table) -> None:
+    """Leave a kernel's times pending where they can't be run again; errors and calls' times can be anywhere."""
+    if capstone.path.measures == "kernel":
+        await_card(judge, list(dict.fromkeys(line.words["hardware"] for line in table.lines.values())))
 
 
 def judge_possible(judge: Judge, submission: Submission, profiles: Sequence[HardwareProfile]) -> None:
-    table = read_table(judge, submission, read_manifest(judge, submission))
+    capstone = read_manifest(judge, submission)
+    table = read_table(judge, submission, capstone)
     limits = judge.thresholds
     told(
         judge,
@@ -50,6 +62,7 @@ def judge_possible(judge: Judge, submission: Submission, profiles: Sequence[Hard
     if not benchmark.known_card(table, profiles):
         hardware = next(iter(table.lines.values())).words["hardware"][:60]
         judge.skip(f"no hardware profile knows {hardware!r}: `grade profile calibrate` makes one")
+    await_times(judge, capstone, table)
 
 
 def judge_plot(judge: Judge, submission: Submission) -> None:
@@ -132,26 +145,29 @@ def _judge_likeness(judge: Judge, submission: Submission, raw: bytes, csv_bytes:
 
 
 def judge_claims(judge: Judge, submission: Submission) -> None:
-    """Each claim holds at every shape that it names."""
+    """Each claim holds at every shape that it names, and its words promise no more than its bound; tells all faults."""
     capstone = read_manifest(judge, submission)
     table = read_table(judge, submission, capstone)
     judge.measure("claims", len(capstone.claims))
-    for claim in capstone.claims:
-        for name in claim.shapes:
-            value = table.figure(name, claim.measure)
-            if not isinstance(value, float):
-                refuse(
-                    judge,
-                    "claim-not-in-the-csv",
-                    f"{claim.text[:80]!r}: {benchmark.FILE} has no number {claim.measure} of {name}.",
-                )
-            low = claim.at_least is not None and value < claim.at_least
-            high = claim.at_most is not None and value > claim.at_most
-            if low or high:
-                bound = f"at least {claim.at_least:g}" if low else f"at most {claim.at_most:g}"
-                refuse(
-                    judge,
-                    "claim-not-in-the-csv",
-                    f"{claim.text[:80]!r}: {claim.measure} of {name} is {value:.4g} in {benchmark.FILE}, claimed is "
-                    f"{bound}.",
-                )
+    wrong = [fault for claim in capstone.claims for fault in _claim_faults(claim, table)]
+    if wrong:
+        refuse(judge, wrong[0][0], "; ".join(text for _, text in wrong[: readme.TOLD]) + ".")
+
+
+def _claim_faults(claim: Claim, table: Table) -> Iterator[tuple[str, str]]:
+    """(key of `TEXTS`, a phrase) of everything that is wrong with a claim."""
+    told = f"{claim.text[:80]!r}"
+    if claim.measure == "speedup" and claim.at_least is not None:
+        words = prose.beyond(claim.text, claim.at_least)
+        if words:
+            yield "claim-beyond-its-bound", f"{told}: the text says {words[:40]!r}, its bound is {claim.at_least:g}"
+    for name in claim.shapes:
+        value = table.figure(name, claim.measure)
+        if not isinstance(value, float):
+            yield "claim-not-in-the-csv", f"{told}: {benchmark.FILE} has no number {claim.measure} of {name}"
+            continue
+        low = claim.at_least is not None and value < claim.at_least
+        if low or (claim.at_most is not None and value > claim.at_most):
+            bound = f"at least {claim.at_least:g}" if low else f"at most {claim.at_most:g}"
+            held = f"{claim.measure} of {name} is {value:.4g} in {benchmark.FILE}, claimed is {bound}"
+            yield "claim-not-in-the-csv", f"{told}: {held}"

@@ -6,7 +6,7 @@ shapes of the judge's own. What it finds depends on the seed, the shape and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ AUDITED_KEYS = 1 << 18
 """Of an audit: a hundred rows of scores, in float64 and several times over, are then two gigabytes."""
 CPU_SCORES = 1 << 18
 """Scores of one shape that a kernel may have where it runs in Triton's interpreter."""
-UPSTREAM_SCORES = 1 << 23
+UPSTREAM_SCORES = 1 << 25
 """And where the stand-in computes it whole."""
 CPU_ELEMENTS = 1 << 24
 """Elements of one tensor, without a GPU: 64k tokens of 128 twice over."""
@@ -48,8 +48,6 @@ WHY = {
     "standard deviations of what rounding q, k, P and v moves the row by",
 }
 STAGED = Path(__file__).parent / "staged"
-BOUNDARY = Path("starter") / "lab05_repo_anatomy" / "boundary.py"
-"""Lab 05's loader of the real package, relative to the course."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +89,8 @@ def room(capstone: Capstone) -> str:
 
 
 @contextmanager
-def changed_path(submission: Submission, capstone: Capstone, course: Path) -> Iterator[ChangedPath]:
+def changed_path(submission: Submission, capstone: Capstone) -> Iterator[ChangedPath]:
     """Open the changed path of a staged capstone.
-
-    Args:
-        course: the course's folder.
 
     Raises:
         UnavailableError: the pinned tree can't be had here. PatchError: the patch doesn't apply.
@@ -107,14 +102,28 @@ def changed_path(submission: Submission, capstone: Capstone, course: Path) -> It
     if path.kind != "upstream":
         yield ChangedPath(capstone, submission, path.after, path.module)
         return
-    tree = source.load().files
-    raw = submission.read_file(patch.FILE) or b""
-    changed = patch.apply(patch.parse(raw), tree)
+    with open_tree(submission, patched(submission)) as worker:
+        yield ChangedPath(capstone, worker, "attend", "upstream_path")
+
+
+def patched(submission: Submission) -> dict[str, str]:
+    """Path → new text of the files of the pinned tree that a capstone's patch changes.
+
+    Raises:
+        UnavailableError: the pinned tree can't be had here. PatchError: the patch doesn't apply.
+    """
+    return patch.apply(patch.parse(submission.read_file(patch.FILE) or b""), source.load().files)
+
+
+def open_tree(submission: Submission, changed: Mapping[str, str]) -> Submission:
+    """A clean worker with the pinned package, `changed` laid over it, and the files of `staged`; close it after use.
+
+    Raises:
+        UnavailableError: the pinned tree can't be had here.
+    """
     files = source.load().package() | {name: text.encode() for name, text in changed.items()}
     files |= {file.name: file.read_bytes() for file in STAGED.glob("*.py") if file.name != "__init__.py"}
-    files["boundary.py"] = (course / BOUNDARY).read_bytes()
-    with open_worker(submission.lab, submission.isolation, "torch", files) as worker:
-        yield ChangedPath(capstone, worker, "attend", "upstream_path")
+    return open_worker(submission.lab, submission.isolation, "torch", files)
 
 
 def report_of(path: ChangedPath, rows: Sequence[CapstoneRow], seed: int) -> CapstoneReport:
@@ -140,7 +149,7 @@ def row(path: ChangedPath, shape: CapstoneShape, seed: int) -> CapstoneRow:
     findings: list[str] = []
     families = FAMILIES if path.capstone.path.kind in ("attention", "upstream") else ("normal",)
     for family in families:
-        rng = masked.generator(seed, shape.model_dump_json(exclude={"name", "timed"}), family)
+        rng = masked.generator(seed, shape.problem, family)
         try:
             got = answer(path, shape, family, rng)
         except SubmissionRaised as raised:

@@ -15,6 +15,9 @@ An example, whole::
     after = "banded_attention"
     before = "sdpa_with_bias"       # what it's compared with; not for an audit
     measures = "kernel"             # kernel: tflops and gbs in the CSV; call: host time, both columns empty; errors
+    skips = true                    # whether tiles of keys that no row sees aren't visited: of an attention with masks,
+                                    # and, if you claim it, of a decode step (slots without a token)
+                                    # kind "upstream" also has step = "forward" or "training", see below
 
     [supports]                      # hidden shapes are drawn from what you say here
     head_dims = [64, 128]
@@ -44,6 +47,10 @@ An example, whole::
     shapes = ["w512-4k"]
     at_least = 2.0                  # and/or at_most
 
+`skips` is judged: with it the grader counts products and loaded keys of the kernel on problems of 1024 keys in which
+most tiles are hidden, and takes what tiles of 128 by 128 would visit for skipping. Where it's false, `after` is held to
+the card's peak as what computes every pair (of a causal mask those left of the diagonal).
+
 The functions, by kind; tensors are (batch, heads, seqlen, head_dim), options as `Mask.options` gives them:
 
 attention
@@ -64,6 +71,11 @@ audit
     the same in every call with the same case; o is what the audited arithmetic gives. batch and heads are 1.
 upstream
     `after` is ``flash_attn_func`` of the patched package, over a stand-in for the compiled extension that computes.
+    With measures = "call" benchmark.csv has what a call costs the host over a stand-in that computes nothing, of the
+    pinned tree (`before`) and the patched one; the grader times both again, in turns. ``[path] step`` says what a call
+    is: "forward", or "training" (forward and backward). A shape's `layout` says how q, k and v lie in memory, each
+    (batch, seqlen, heads, head_dim): "contiguous"; "pairs": every second number of a tensor twice as wide;
+    "channels-first": a permuted (batch, heads, head_dim, seqlen); "packed": the first third of such a one.
 """
 
 from __future__ import annotations
@@ -86,6 +98,8 @@ MAX_ELEMENTS = 1 << 30
 Option = Literal["A", "B", "C", "D", "E"]
 Kind = Literal["attention", "decode", "audit", "upstream"]
 Measures = Literal["kernel", "call", "errors"]
+Step = Literal["forward", "training"]
+Layout = Literal["contiguous", "pairs", "channels-first", "packed"]
 DType = Literal["float16", "bfloat16", "float32", "float8_e4m3"]
 Size = Annotated[int, Field(ge=1, le=1 << 22)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9\-]{0,39}$")]
@@ -127,7 +141,7 @@ class CapstoneShape(_Model):
     Attributes:
         timed: it has rows in benchmark.csv. mask: see `masks`. inputs: of an audit: how its inputs are drawn, a word.
         rotary_base: of an audit: angles of q and k over the whole head dimension, in halves; 0 is none.
-        seed: of an audit's inputs.
+        seed: of an audit's inputs. layout: of an upstream call's q, k and v, see the module.
     """
 
     name: Name
@@ -143,6 +157,12 @@ class CapstoneShape(_Model):
     inputs: Annotated[str, Field(pattern=r"^[a-z0-9\-]{1,40}$")] = "normal"
     rotary_base: Annotated[float, Field(ge=0)] = 0.0
     seed: Annotated[int, Field(ge=0, le=1 << 31)] = 0
+    layout: Layout = "contiguous"
+
+    @property
+    def problem(self) -> str:
+        """What is computed, as text: the harness's inputs follow from it, whatever the shape is called."""
+        return self.model_dump_json(exclude={"name", "timed", "layout"})
 
     @property
     def visible(self) -> Mask:
@@ -179,9 +199,15 @@ class ChangedPath(_Model):
     before: Identifier | None = None
     measures: Measures
     rotary: Rotary | None = None
+    step: Step = "forward"
+    skips: bool | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
+        if self.skips is not None and self.kind not in ("attention", "decode"):
+            raise ValueError("`skips` belongs to kernels: of kind attention or decode")
+        if self.kind != "upstream" and self.step != "forward":
+            raise ValueError('`step` belongs to kind "upstream", and only there')
         if (self.kind == "audit") != (self.measures == "errors"):
             raise ValueError('`measures` is "errors" of an audit, and of nothing else')
         if (self.kind == "decode") != (self.rotary is not None):
@@ -247,6 +273,14 @@ class Capstone(_Model):
             raise ValueError(f"option {self.option} has kind {' or '.join(KINDS[self.option])}, found {self.path.kind}")
         if (self.path.kind == "upstream") != (self.base == "pinned"):
             raise ValueError('`base` is "pinned" with kind "upstream", "adds-file" otherwise')
+        masks = any(shape.visible.family != "none" for shape in self.shapes)
+        if self.path.kind == "attention" and masks and self.path.skips is None:
+            raise ValueError("`skips` is missing in [path]: whether the kernel skips tiles that the mask hides")
+        if self.path.kind == "attention" and not masks and self.path.skips:
+            raise ValueError("`skips` is true in [path], and no shape has a mask that hides anything")
+        strided = next((shape.name for shape in self.shapes if shape.layout != "contiguous"), None)
+        if strided and self.path.kind != "upstream":
+            raise ValueError(f'shapes: {strided!r} has a `layout`, which belongs to kind "upstream"')
         names = [shape.name for shape in self.shapes]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice:
@@ -276,5 +310,7 @@ def read(raw: bytes) -> Capstone:
         raise ManifestError(explain_validation(error, table)) from None
 
 
-def named(shapes: Sequence[CapstoneShape]) -> str:
-    return ", ".join(shape.name for shape in shapes)
+def some(names: Sequence[str], most: int = 3) -> str:
+    """Names for a message: the first few, and how many more there are."""
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest

@@ -13,6 +13,8 @@ from grader.judge.capstone.masks import Mask
 
 SHORT, LONG = 34, 126
 LONGEST_AUDIT = 700
+NARROW = 1024
+"""Rows and keys of a problem with much to skip: eight tiles of 128 either way."""
 
 
 def families(capstone: Capstone) -> list[str]:
@@ -36,6 +38,49 @@ def shapes(capstone: Capstone, rng: np.random.Generator, *, edges: bool, count: 
         for number in range(count):
             found.append(_shape(capstone, rng, family, edges, number))
     return found
+
+
+def narrow(capstone: Capstone) -> list[CapstoneShape]:
+    """For each kind of mask a problem in which most tiles are hidden: a few keys a row, documents of four tiles.
+
+    Of a decode step one, whose sequences aren't alike.
+    """
+    supports, decode = capstone.supports, capstone.path.kind == "decode"
+    heads = (4, 2) if decode and supports.grouped_heads else (1, 1)
+    dims = [dim for dim in supports.head_dims if dim & (dim - 1) == 0] or list(supports.head_dims)
+    found = []
+    for family in families(capstone):
+        if decode or family != "none":
+            found.append(
+                CapstoneShape(
+                    name="narrow",
+                    batch=3 if decode else 1,
+                    q_heads=heads[0],
+                    kv_heads=heads[1],
+                    seq_q=1 if decode else NARROW,
+                    seq_k=NARROW,
+                    head_dim=min(dims),
+                    dtype=next((name for name in supports.dtypes if name != FP8), "float16"),
+                    mask=_narrow_mask(family, capstone).text,
+                )
+            )
+    return found
+
+
+def _narrow_mask(family: str, capstone: Capstone) -> Mask:
+    parts = family.split("+")
+    causal = "causal" in parts
+    options: dict[str, Any] = {"causal": causal}
+    if "window" in parts:
+        options["window"] = (5, 0 if causal else 5)
+    if "global" in parts:
+        options["global_tokens"] = 2
+    if "documents" in parts:
+        options["documents"] = (NARROW // 4,) * 4
+    if "blocks" in parts:
+        size = next(shape.visible.block for shape in capstone.shapes if shape.visible.block)
+        options |= {"block": size, "blocks": tuple(1 << row for row in range(-(-NARROW // size)))}
+    return Mask(**options)
 
 
 def _shape(capstone: Capstone, rng: np.random.Generator, family: str, edges: bool, number: int) -> CapstoneShape:

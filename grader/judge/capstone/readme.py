@@ -1,6 +1,7 @@
 """A capstone's README.md: its sections, and whether its tables say what benchmark.csv says.
 
-Seven headings of level two, in this order; what each must hold:
+Seven headings of level two, in this order, each with six different words or more below it (tables and code blocks don't
+count), and none of the template's text, nor TODO, TBD or FIXME; what each must hold:
 
 What
     the change in one or two sentences, and for which shapes it is.
@@ -13,7 +14,10 @@ Correctness
 Performance
     a table of benchmark.csv's figures with at least three lines, the hardware, and how it was timed.
 Limitations
-    what isn't covered, and by name every shape at which `after` is slower (an audit: every one out of tolerance).
+    what isn't covered, and every shape at which `after` is slower beyond the spread (an audit: every one out of
+    tolerance): its name, and next to it, in the same paragraph or item, what it costs, in two digits or more as the
+    table has it: the speed-up, its inverse, what is lost in per cent, a median; of an audit `max`, or max over
+    tolerance.
 What I would do next
     the next step, and what would make it worth while.
 
@@ -33,9 +37,11 @@ FILE = "README.md"
 MAX_BYTES = 512 << 10
 HEADINGS = ("What", "Why", "How", "Correctness", "Performance", "Limitations", "What I would do next")
 PLACEHOLDERS = re.compile(r"\b(TODO|TBD|FIXME|lorem ipsum)\b|\.\.\. ?fill", re.IGNORECASE)
+TOLD = 4
+"""Faults of one kind that a message tells."""
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _FENCE = re.compile(r"(?ms)^(```|~~~).*?(?:^\1\s*$|\Z)")
-_NUMBER = re.compile(
+NUMBER = re.compile(
     r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,4})?(?![\s.,]*(?:[eE][-+]?)?[0-9])"
 )
 """A number with commas between thousands or none; more digits behind it, as in `1.5 000` or `1,5`, make it none."""
@@ -81,7 +87,7 @@ def sections(text: str) -> dict[str, str]:
     """Heading → what stands below it, of the seven.
 
     Raises:
-        ReadmeError: one isn't there, twice, or in another order.
+        ReadmeError: some aren't there, twice, or in another order; names all of them.
     """
     found: list[tuple[str, list[str]]] = []
     fenced = False
@@ -94,34 +100,34 @@ def sections(text: str) -> dict[str, str]:
         elif found:
             found[-1][1].append(line)
     names = [name.lower() for name, _ in found]
-    places = []
-    for heading in HEADINGS:
-        if names.count(heading.lower()) != 1:
-            what = "has no section" if heading.lower() not in names else "has twice the section"
-            raise ReadmeError("section-missing", f"it {what} `## {heading}`")
-        places.append(names.index(heading.lower()))
+    counts = {heading: names.count(heading.lower()) for heading in HEADINGS}
+    for what, wrong in (
+        ("has no section", [heading for heading, count in counts.items() if count == 0]),
+        ("has twice the section", [heading for heading, count in counts.items() if count > 1]),
+    ):
+        if wrong:
+            raise ReadmeError("section-missing", f"it {what} {', '.join(f'`## {heading}`' for heading in wrong)}")
+    places = [names.index(heading.lower()) for heading in HEADINGS]
     if places != sorted(places):
         raise ReadmeError("section-missing", f"its sections stand in another order than {', '.join(HEADINGS)}")
     return {heading: "\n".join(found[place][1]) for heading, place in zip(HEADINGS, places, strict=True)}
 
 
-def judge_sections(found: dict[str, str], template: dict[str, str], min_words: int) -> None:
-    """Each section says something of its own.
+def faults(found: dict[str, str], template: dict[str, str], min_words: int) -> list[ReadmeError]:
+    """Sections that say nothing of their own: those that are empty, or still the template's.
 
     Args:
         template: what the laid-out README has there.
-
-    Raises:
-        ReadmeError: one is empty, or still the template's.
     """
+    wrong = []
     for heading, body in found.items():
+        words = {word.lower() for word in re.findall(r"[^\W_]+", prose(body))}
         if PLACEHOLDERS.search(body) or (body.split() and body.split() == template.get(heading, "").split()):
-            raise ReadmeError("template-text", f"`## {heading}` still holds the template's text")
-        words = {word.lower() for word in re.findall(r"[^\W\d_]{3,}", prose(body))}
-        if len(words) < min_words:
-            raise ReadmeError(
-                "section-empty", f"`## {heading}` has {len(words)} different words; expected {min_words} or more"
-            )
+            wrong.append(ReadmeError("template-text", f"`## {heading}` still holds the template's text"))
+        elif len(words) < min_words:
+            few = f"`## {heading}` has {len(words)} different words; expected {min_words} or more"
+            wrong.append(ReadmeError("section-empty", few))
+    return wrong
 
 
 def prose(body: str) -> str:
@@ -178,7 +184,7 @@ def _tables(body: str) -> list[list[list[str]]]:
 
 def fits(text: str, value: float) -> bool:
     """Whether a cell's number is `value` to the digits that it shows."""
-    found = _NUMBER.match(text.strip())
+    found = NUMBER.match(text.strip())
     if not found:
         return False
     shown = found[0].replace(",", "")
@@ -198,7 +204,7 @@ def judge_cells(
         measured: columns of which one must be there for `min_lines` shapes.
 
     Raises:
-        ReadmeError: too few lines, a column that isn't the CSV's, or another number.
+        ReadmeError: too few lines, columns that aren't the CSV's, or other numbers; tells the first few.
     """
     if len({cell.shape for cell in found if cell.column.rpartition(" ")[2] in measured}) < min_lines:
         raise ReadmeError(
@@ -206,14 +212,18 @@ def judge_cells(
             f"`## Performance` has no table with a column `shape`, a measured one ({', '.join(measured)}) and "
             f"{min_lines} lines or more",
         )
-    for cell in found:
-        value = figure(cell.shape, cell.column)
-        if value is None:
-            raise ReadmeError("not-the-csv", f"the column {cell.column[:40]!r} is no figure of benchmark.csv")
-        right = cell.text == value if isinstance(value, str) else fits(cell.text, value)
-        if not right:
-            shown = value if isinstance(value, str) else f"{value:.6g}"
-            raise ReadmeError(
-                "not-the-csv", f"{cell.column[:40]} of {cell.shape} is {cell.text[:40]!r}; benchmark.csv has {shown}"
-            )
+    wrong = [fault for cell in found if (fault := _cell_fault(cell, figure))]
+    if wrong:
+        more = f"; and {len(wrong) - TOLD} more" if len(wrong) > TOLD else ""
+        raise ReadmeError("not-the-csv", "; ".join(wrong[:TOLD]) + more)
     return len(found)
+
+
+def _cell_fault(cell: Cell, figure: Callable[[str, str], float | str | None]) -> str:
+    value = figure(cell.shape, cell.column)
+    if value is None:
+        return f"the column {cell.column[:40]!r} is no figure of benchmark.csv"
+    if cell.text == value if isinstance(value, str) else fits(cell.text, value):
+        return ""
+    shown = value if isinstance(value, str) else f"{value:.6g}"
+    return f"{cell.column[:40]} of {cell.shape} is {cell.text[:40]!r}; benchmark.csv has {shown}"

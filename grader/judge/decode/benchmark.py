@@ -18,8 +18,8 @@ DECODE = Columns(
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 
-def judge_decode_benchmark(judge: Judging, text: bytes, profiles: Sequence[HardwareProfile]) -> None:
-    """Hold a decode benchmark to what follows from its own columns and from the card that it names.
+def judge_decode_benchmark(judge: Judging, text: bytes, profiles: Sequence[HardwareProfile]) -> list[Row]:
+    """Hold a decode benchmark to what follows from its own columns and from the card that it names; its rows.
 
     Args:
         text: the file's bytes.
@@ -32,6 +32,7 @@ def judge_decode_benchmark(judge: Judging, text: bytes, profiles: Sequence[Hardw
     _judge_coverage(judge, rows)
     judge.measure("rows", len(rows))
     judge.measure("best_gbs", max(row.times["gbs"] for row in rows if row.words["kernel"] == PAGED and row.times))
+    return rows
 
 
 def least_bytes(row: Row) -> int:

@@ -7,9 +7,9 @@ named call, and that call is evidence for the feature: several places are, and a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from grader.judge.hopper import evidence, upstream_source
 from grader.judge.hopper.definitions import Found, calls_of, find
@@ -140,46 +140,101 @@ def clone(judge: Judge) -> Mapping[str, str]:
         judge.skip(str(error))
 
 
-def judge_complete(judge: Judge, annotations: Annotations) -> None:
-    """Every feature is annotated once."""
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with one feature; `kind` is a key of `TEXTS`."""
+
+    kind: str
+    text: str
+
+
+Faults = Mapping[str, Fault]
+"""By feature."""
+
+
+def judge_features(judge: Judge, features: Collection[str], *found: Faults) -> None:
+    """Points for each feature that no one found a fault of; the message tells the first fault.
+
+    Args:
+        features: all that are asked for.
+    """
+    faults = {name: next(one[name] for one in found if name in one) for one in found for name in one}
+    right = len(set(features) - faults.keys())
+    judge.measure("features_right", right)
+    if not faults:
+        return
+    first = next(faults[name] for name in features if name in faults)
+    message = f"{FILE_NAME}: {right} of {len(features)} features are right. {first.text}"
+    diagnosis = Diagnosis(id=first.kind, text=TEXTS[first.kind])
+    if not right:
+        judge.fail(message, diagnosis=diagnosis)
+    judge.award(right / len(features), message, diagnosis=diagnosis)
+
+
+def count_faults(annotations: Annotations, features: Iterable[str]) -> dict[str, Fault]:
+    """Features that aren't annotated once."""
     named = [entry.feature for entry in annotations.features]
-    wrong = [feature for feature in evidence.FEATURES if named.count(feature) != 1]
-    judge.measure("features", len(set(named)))
-    if wrong:
-        _fail(judge, "annotation-missing", f"`{wrong[0]}` is annotated {named.count(wrong[0])} times, expected once.")
+    return {
+        feature: Fault("annotation-missing", f"`{feature}` is annotated {named.count(feature)} times, expected once.")
+        for feature in features
+        if named.count(feature) != 1
+    }
 
 
-def judge_locations(judge: Judge, files: Mapping[str, str], entries: Iterable[Annotation]) -> None:
-    """Hold locations in the wheel to its source."""
-    for entry in entries:
-        if entry.file in files and not evidence.is_hopper_forward(entry.file, entry.symbol):
-            _fail(judge, "annotation-other-kernel", f"{entry.place}: {entry.file} isn't part of Hopper's forward.")
-        _judge_location(judge, files, entry, evidence.WHEEL[entry.feature])
+def location_faults(files: Mapping[str, str], entries: Iterable[Annotation]) -> dict[str, Fault]:
+    """Entries whose place in the wheel isn't the feature's."""
+    return _faults((entry, _wheel_fault(files, entry)) for entry in entries)
 
 
-def judge_clone(judge: Judge, files: Mapping[str, str], entries: Iterable[Annotation]) -> None:
-    """Hold locations in FA3's `hopper/` folder to the clone's source."""
-    for entry in entries:
-        wanted = evidence.CLONE.get(entry.feature)
-        if wanted is None:
-            _fail(judge, "annotation-missing", f"`{entry.feature}` isn't asked for in [[fa3]].")
-        _judge_location(judge, files, entry, wanted)
+def clone_faults(files: Mapping[str, str], entries: Iterable[Annotation]) -> dict[str, Fault]:
+    """Entries whose place in FA3's `hopper/` folder isn't the feature's."""
+    return _faults((entry, _clone_fault(files, entry)) for entry in entries)
 
 
-def _judge_location(
-    judge: Judge, files: Mapping[str, str], entry: Annotation, wanted: Iterable[evidence.Evidence]
-) -> None:
+def meaning_faults(entries: Iterable[Annotation]) -> dict[str, Fault]:
+    """Entries that say other things of a feature than the kernel's plan: what it does, and which warps do it."""
+    return _faults((entry, _meaning_fault(entry)) for entry in entries)
+
+
+def _faults(found: Iterable[tuple[Annotation, Fault | None]]) -> dict[str, Fault]:
+    return {entry.feature: fault for entry, fault in found if fault is not None}
+
+
+def _wheel_fault(files: Mapping[str, str], entry: Annotation) -> Fault | None:
+    if entry.file in files and not evidence.is_hopper_forward(entry.file, entry.symbol):
+        return Fault("annotation-other-kernel", f"{entry.place}: {entry.file} isn't part of Hopper's forward.")
+    return _location_fault(files, entry, evidence.WHEEL[entry.feature])
+
+
+def _clone_fault(files: Mapping[str, str], entry: Annotation) -> Fault | None:
+    wanted = evidence.CLONE.get(entry.feature)
+    if wanted is None:
+        return Fault("annotation-missing", f"`{entry.feature}` isn't asked for in [[fa3]].")
+    return _location_fault(files, entry, wanted)
+
+
+def _location_fault(files: Mapping[str, str], entry: Annotation, wanted: Iterable[evidence.Evidence]) -> Fault | None:
     text = files.get(entry.file)
     if text is None:
-        _fail(judge, "annotation-file", f"{entry.place}: the release has no file {entry.file!r}.")
+        return Fault("annotation-file", f"{entry.place}: the release has no file {entry.file!r}.")
     definitions = find(entry.file, text, entry.symbol)
     if not definitions:
-        _fail(judge, "annotation-symbol", f"{entry.place}: {entry.file} doesn't define it.")
+        return Fault("annotation-symbol", f"{entry.place}: {entry.file} doesn't define it.")
     calls = [(found, call) for found in definitions for call in calls_of(found, entry.call)]
     if not calls:
-        _fail(judge, "annotation-call", f"{entry.place}: the definition doesn't call {entry.call!r}.")
+        return Fault("annotation-call", f"{entry.place}: the definition doesn't call {entry.call!r}.")
     if not any(shows(item, entry.call, found, call) for item in wanted for found, call in calls):
-        _fail(judge, "annotation-evidence", f"{entry.place}: the call of {entry.call!r} there isn't evidence for it.")
+        return Fault("annotation-evidence", f"{entry.place}: the call of {entry.call!r} there isn't evidence for it.")
+    return None
+
+
+def _meaning_fault(entry: Annotation) -> Fault | None:
+    does, runs_on = evidence.FEATURES[entry.feature]
+    if entry.does != does:
+        return Fault("annotation-does", f"`{entry.feature}` doesn't do `{entry.does}`.")
+    if entry.runs_on != runs_on:
+        return Fault("annotation-runs-on", f"`{entry.feature}` doesn't run on `{entry.runs_on}`.")
+    return None
 
 
 def shows(wanted: evidence.Evidence, name: str, found: Found, call: str) -> bool:
@@ -190,17 +245,3 @@ def shows(wanted: evidence.Evidence, name: str, found: Found, call: str) -> bool
         and re.search(wanted.definition, found.code) is not None
         and re.fullmatch(wanted.symbol, found.name) is not None
     )
-
-
-def judge_meanings(judge: Judge, entries: Iterable[Annotation]) -> None:
-    """Hold what each feature does, and which warps do it, to the kernel's plan."""
-    for entry in entries:
-        does, runs_on = evidence.FEATURES[entry.feature]
-        if entry.does != does:
-            _fail(judge, "annotation-does", f"`{entry.feature}` doesn't do `{entry.does}`.")
-        if entry.runs_on != runs_on:
-            _fail(judge, "annotation-runs-on", f"`{entry.feature}` doesn't run on `{entry.runs_on}`.")
-
-
-def _fail(judge: Judge, diagnosis: str, message: str) -> NoReturn:
-    judge.fail(f"{FILE_NAME}: {message}", diagnosis=Diagnosis(id=diagnosis, text=TEXTS[diagnosis]))

@@ -28,7 +28,7 @@ _ENDS = {
     Status.CRASH: "The submission's process crashed.",
     Status.CONTRACT: "The submission broke the contract of its interface.",
     Status.NOISY: "The timing was too noisy to decide in full.",
-    Status.PENDING: "Below a threshold that nobody has measured on this card.",
+    Status.PENDING: "Not decided in full on this machine.",
 }
 _PHASES = {
     "import": "while it was imported",

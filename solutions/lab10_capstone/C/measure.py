@@ -162,13 +162,13 @@ def told(table: kit.Table, angles: list[str]) -> str:
 
 
 def name_the_broken(table: kit.Table) -> None:
-    """Put the names of all shapes out of tolerance into README.md's Limitations, between markers."""
+    """Put all shapes out of tolerance, each with its max, into README.md's Limitations, between markers."""
     path = HERE / "README.md"
-    names = [row["shape"] for row in table.rows if row["within"] == "no"]
+    broken = [f"{row['shape']} {float(row['max']):#.2g}" for row in table.rows if row["within"] == "no"]
     text = path.read_text(encoding="utf-8")
-    body = f"<!-- broken: begin -->\n{', '.join(names)}.\n<!-- broken: end -->"
+    body = f"<!-- broken: begin -->\n{', '.join(broken)}.\n<!-- broken: end -->"
     text = re.sub(r"(?s)<!-- broken: begin -->.*<!-- broken: end -->", lambda _: body, text)
-    counted = f"Out of tolerance are {len(names)} of the {len(table.rows)}"
+    counted = f"Out of tolerance are {len(broken)} of the {len(table.rows)}"
     text = re.sub(r"(?m)^Out of tolerance are \d+ of the \d+", counted, text)
     replace_text(path, text)
 

@@ -87,9 +87,8 @@ def time_all(sides: dict[str, Side], table: kit.Table) -> None:
     for shape in table.capstone.timed:
         if table.has(shape):
             continue
-        layout = shape.name.rpartition("-")[0]
         for side in sides.values():
-            side.ask(do="open", shape=shape.model_dump(), layout=layout)
+            side.ask(do="open", shape=shape.model_dump(), layout=shape.layout)
         samples: dict[str, list[float]] = {name: [] for name in sides}
         for turn in range(WINDOWS):
             for name in list(sides) if turn % 2 == 0 else list(reversed(sides)):

@@ -1,7 +1,7 @@
-"""A stand-in for flash-attn's compiled extension that computes: attention in float32 on the CPU, forward only.
+"""A stand-in for flash-attn's compiled extension: attention in float32 on the CPU, forward only.
 
-Parameters stand in the order of `mha_fwd` in csrc/flash_attn/flash_api.cpp, as in lab 05's stand-in, which computes
-nothing.
+Parameters stand in the order of `mha_fwd` and `mha_bwd` in csrc/flash_attn/flash_api.cpp. With `COMPUTES` False it
+gives tensors of the right shapes unwritten, forward and backward: what is then timed is the way to the extension.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 Tensor = Any
+COMPUTES = True
 
 
 def fwd(
@@ -21,6 +22,10 @@ def fwd(
     """q (batch, seqlen_q, heads, d), k and v (batch, seqlen_k, kv_heads, d); out, LSE, an empty p, rng_state."""
     if alibi_slopes_ is not None or p_dropout or softcap:
         raise NotImplementedError("the stand-in knows no ALiBi, dropout or softcap")
+    _require_layout(q=q, k=k, v=v)
+    if not COMPUTES:
+        lse = torch.empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
+        return _with_lse(torch.empty(q.shape, dtype=q.dtype), lse)
     group = q.shape[2] // k.shape[2]
     queries = q.float().transpose(1, 2)
     keys, values = (tensor.float().transpose(1, 2).repeat_interleave(group, dim=1) for tensor in (k, v))
@@ -37,4 +42,27 @@ def fwd(
     lse = torch.logsumexp(scores, dim=-1)
     weights = torch.exp(scores - torch.where(torch.isinf(lse), 0.0, lse)[..., None])
     out = (weights @ values).transpose(1, 2).to(q.dtype).contiguous()
-    return [out, lse, torch.zeros((0,), dtype=q.dtype), torch.zeros((2,), dtype=torch.int64)]
+    return _with_lse(out, lse)
+
+
+def bwd(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dq: Tensor, dk: Tensor, dv: Tensor,
+    *rest: Any,
+) -> list[Tensor]:  # fmt: skip
+    """dq, dk, dv and the row sums, unwritten."""
+    if COMPUTES:
+        raise NotImplementedError("the stand-in computes no gradients")
+    _require_layout(dout=dout, q=q, k=k, v=v, out=out, dq=dq, dk=dk, dv=dv)
+    return [dq, dk, dv, torch.empty_like(lse)]
+
+
+def _require_layout(**tensors: Tensor) -> None:
+    """What the C++ refuses, in its words."""
+    for name, tensor in tensors.items():
+        if tensor.stride(-1) != 1:
+            what = name if name in ("dq", "dk", "dv", "dout") else "Input tensor"
+            raise RuntimeError(f"{what} must have contiguous last dimension")
+
+
+def _with_lse(out: Tensor, lse: Tensor) -> list[Tensor]:
+    return [out, lse, torch.zeros((0,), dtype=out.dtype), torch.zeros((2,), dtype=torch.int64)]

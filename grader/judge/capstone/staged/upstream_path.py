@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import boundary  # type: ignore[import-not-found]
+import package  # type: ignore[import-not-found]
 
 Tensor = Any
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, window: list[int] | None = None) -> tuple[Tensor, Tensor]:
     """(o, lse) of `flash_attn_func`; o in q's dtype and layout, lse float32 (batch, heads, seqlen_q)."""
-    package = boundary.load()
-    out, lse, _ = package.flash_attn_func(
+    flash_attn = package.load()
+    out, lse, _ = flash_attn.flash_attn_func(
         *(tensor.transpose(1, 2).contiguous() for tensor in (q, k, v)),
         causal=causal,
         window_size=tuple(window) if window is not None else (-1, -1),
