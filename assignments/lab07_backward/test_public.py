@@ -26,7 +26,6 @@ from grader.judge.backward.trial import own_report, shapes, try_harness
 from grader.judge.kernel_work import BACKWARD, judge_kernel_work
 from grader.report.model import Diagnosis
 from grader.sandbox.failures import SubmissionRaised
-from grader.sandbox.wire import Tensor
 
 RERUN_ROWS = 2
 
@@ -84,8 +83,8 @@ def test_autograd_gives_the_three_gradients(
             "`apply`.",
             diagnosis=Diagnosis(id="not-differentiable", text="The output has no grad_fn."),
         )
-    if not isinstance(found.value, Tensor):
-        judge.contract(f"flash_attention returned a {type(found.value).__name__}, expected the tensor O.")
+    shape = asked.case.q.shape
+    attention.check_tensor(found.value, f"{judging.DIFFERENTIABLE}: o", asked.case.dtype, shape, submission.device)
     missing = [name for name in "qkv" if found.gradients.get(name) is None]
     if missing:
         judge.fail(
@@ -107,7 +106,8 @@ def _require_own_kernels(
 ) -> None:
     """autograd's gradients are those of attention_backward, not of torch's own arithmetic."""
     grad_o, q, k, v, _, _ = asked.arguments(submission.device)
-    o, lse = submission.call(judging.FORWARD, q, k, v, **asked.options())
+    saved = submission.call(judging.FORWARD, q, k, v, **asked.options())
+    o, lse = attention.check_forward(saved, asked.case, submission.device, judging.FORWARD)
     result = submission.call(judging.BACKWARD, grad_o, q, k, v, o, lse, **asked.options())
     direct = judging.check_gradients(result, asked.case, submission.device)
     for name in ("dK", "dV"):  # dQ may come from atomics, whose order is the GPU's
