@@ -16,8 +16,8 @@ from grader.judge.backward.artifacts import (
     judge_report,
     judge_rerun,
     judge_tolerances,
+    judge_truth,
     read_report,
-    untrue,
 )
 from grader.judge.backward.checks import judge_linear_memory, judge_program_order
 from grader.judge.backward.codegen import judge_backward_codegen
@@ -169,9 +169,7 @@ def test_harness_tells_a_right_kernel_from_a_broken_one(submission: Submission, 
     trials = [try_harness(submission, specimen, tables, 11, rng) for specimen in (RIGHT[0], broken)]
     judge_discerning(judge, *trials)
     for trial in trials:
-        fault = untrue(trial)
-        if fault is not None:
-            fault.raise_by(judge)
+        judge_truth(judge, trial.report, trial.calls)
 
 
 @check("harness-report")
@@ -182,7 +180,8 @@ def test_report_is_whole_and_reproduced(submission: Submission, judge: Judge) ->
     small = sorted(report.rows, key=lambda row: row.shape.q_heads * row.shape.batch * row.shape.seq_q * row.shape.seq_k)
     chosen = [small[int(place)] for place in rng.choice(min(len(small), 4), size=RERUN_ROWS, replace=False)]
     tables = [row.shape.model_dump() for row in chosen]
-    judge_rerun(judge, chosen, own_report(submission, tables, report.seed))
+    value, calls = own_report(submission, tables, report.seed)
+    judge_truth(judge, judge_rerun(judge, chosen, value), calls)
     tables = shapes(rng)
     broken = next(specimen for specimen in GRADIENTS if specimen.id == "dq-unscaled")
     judge_discerning(judge, *(try_harness(submission, each, tables[:2], 12, rng) for each in (RIGHT[0], broken)))
