@@ -9,7 +9,7 @@ import pytest
 
 from grader.judge import Judge, Submission, attention, check, speed
 from grader.judge.backward import judging
-from grader.judge.backward.artifacts import judge_discerning, judge_seeded, untrue
+from grader.judge.backward.artifacts import judge_discerning, judge_seeded, judge_truth
 from grader.judge.backward.checks import (
     judge_linear,
     judge_memoryless,
@@ -283,9 +283,7 @@ def test_harness_reports_what_it_saw(submission: Submission, judge: Judge) -> No
     trials = [first, try_harness(submission, broken, tables, 22, rng)]
     judge_discerning(judge, *trials)
     for trial in trials:
-        fault = untrue(trial)
-        if fault is not None:
-            fault.raise_by(judge)
+        judge_truth(judge, trial.report, trial.calls)
     # Equal inputs for a shape whatever other shapes stand beside it, so that a part of a report can be run again.
     again = try_harness(submission, RIGHT[1], tables[::-1], 21, rng)
     judge_seeded(judge, first, again, try_harness(submission, RIGHT[1], tables[:1], 23, rng))

@@ -16,8 +16,8 @@ from grader.judge.backward.artifacts import (
     judge_report,
     judge_rerun,
     judge_tolerances,
+    judge_truth,
     read_report,
-    untrue,
 )
 from grader.judge.backward.checks import judge_linear_memory, judge_program_order
 from grader.judge.backward.codegen import judge_backward_codegen
@@ -26,7 +26,6 @@ from grader.judge.backward.trial import own_report, shapes, try_harness
 from grader.judge.kernel_work import BACKWARD, judge_kernel_work
 from grader.report.model import Diagnosis
 from grader.sandbox.failures import SubmissionRaised
-from grader.sandbox.wire import Tensor
 
 RERUN_ROWS = 2
 
@@ -84,8 +83,8 @@ def test_autograd_gives_the_three_gradients(
             "`apply`.",
             diagnosis=Diagnosis(id="not-differentiable", text="The output has no grad_fn."),
         )
-    if not isinstance(found.value, Tensor):
-        judge.contract(f"flash_attention returned a {type(found.value).__name__}, expected the tensor O.")
+    shape = asked.case.q.shape
+    attention.check_tensor(found.value, f"{judging.DIFFERENTIABLE}: o", asked.case.dtype, shape, submission.device)
     missing = [name for name in "qkv" if found.gradients.get(name) is None]
     if missing:
         judge.fail(
@@ -107,7 +106,8 @@ def _require_own_kernels(
 ) -> None:
     """autograd's gradients are those of attention_backward, not of torch's own arithmetic."""
     grad_o, q, k, v, _, _ = asked.arguments(submission.device)
-    o, lse = submission.call(judging.FORWARD, q, k, v, **asked.options())
+    saved = submission.call(judging.FORWARD, q, k, v, **asked.options())
+    o, lse = attention.check_forward(saved, asked.case, submission.device, judging.FORWARD)
     result = submission.call(judging.BACKWARD, grad_o, q, k, v, o, lse, **asked.options())
     direct = judging.check_gradients(result, asked.case, submission.device)
     for name in ("dK", "dV"):  # dQ may come from atomics, whose order is the GPU's
@@ -172,9 +172,7 @@ def test_harness_tells_a_right_kernel_from_a_broken_one(submission: Submission, 
     trials = [try_harness(submission, specimen, tables, 11, rng) for specimen in (RIGHT[0], broken)]
     judge_discerning(judge, *trials)
     for trial in trials:
-        fault = untrue(trial)
-        if fault is not None:
-            fault.raise_by(judge)
+        judge_truth(judge, trial.report, trial.calls)
 
 
 @check("harness-report")
@@ -185,7 +183,8 @@ def test_report_is_whole_and_reproduced(submission: Submission, judge: Judge) ->
     small = sorted(report.rows, key=lambda row: row.shape.q_heads * row.shape.batch * row.shape.seq_q * row.shape.seq_k)
     chosen = [small[int(place)] for place in rng.choice(min(len(small), 4), size=RERUN_ROWS, replace=False)]
     tables = [row.shape.model_dump() for row in chosen]
-    judge_rerun(judge, chosen, own_report(submission, tables, report.seed))
+    value, calls = own_report(submission, tables, report.seed)
+    judge_truth(judge, judge_rerun(judge, chosen, value), calls)
     tables = shapes(rng)
     broken = next(specimen for specimen in GRADIENTS if specimen.id == "dq-unscaled")
     judge_discerning(judge, *(try_harness(submission, each, tables[:2], 12, rng) for each in (RIGHT[0], broken)))

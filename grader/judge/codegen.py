@@ -75,12 +75,14 @@ class Launch:
     """A call whose launches are looked at.
 
     Attributes:
+        check: raises ContractViolated where what it gives has another type, count, shape or dtype than it must.
         compare: judges what it gives. results: how that is called.
         module: that has the function; None for the submission's first file.
     """
 
     function: str
     args: tuple[Tensor, ...]
+    check: Callable[[Any], object]
     compare: Compare
     kwargs: dict[str, Any] = field(default_factory=dict)
     module: str | None = None
@@ -98,8 +100,11 @@ def judge_forward_codegen(
 def forward_launch(judge: Judging, case: AttentionCase, function: str = attention.FUNCTION) -> Launch:
     """A forward on a case; finished rows of O and the LSE are judged, some where there are many."""
 
+    def check(value: Any) -> tuple[Tensor, Tensor]:
+        return attention.check_forward(value, case, device_of(value), function)
+
     def compare(value: Any, final: Final) -> int | None:
-        results = attention.check_forward(value, case, device_of(value), function)
+        results = check(value)
         o_final, lse_final = masks(results, final)
         finished = o_final.all(axis=-1) & lse_final
         heads = np.argwhere(finished.any(axis=-1))
@@ -112,7 +117,7 @@ def forward_launch(judge: Judging, case: AttentionCase, function: str = attentio
         attention.judge_forward(judge, case, *results, view=view, label=LABEL)
         return 4 * case.head_dim * int((finished * visible_keys(case)).sum())
 
-    return Launch(function, attention.to_tensors(case), compare, {"causal": case.causal})
+    return Launch(function, attention.to_tensors(case), check, compare, {"causal": case.causal})
 
 
 def masks(value: Sequence[Tensor], final: Final) -> list[Array]:
@@ -260,6 +265,7 @@ def judge_all_parts(judge: Judging, submission: Submission, call: Launch, parts:
     args = [replace(tensor, device=device) for tensor in call.args]
     recorded = submission.record(call.function, *args, module=call.module, **call.kwargs)
     reply = recorded.run(sample={"seed": int(judge.rng().integers(1 << 30)), "budget_s": SAMPLE_S})
+    call.check(reply["value"])  # Of one tape; its other run gives the same kinds of results.
     sampled = reply.get("sample")
     if sampled is not None:
         fewest = min((int(launch["programs"]) for launch in sampled["launches"]), default=0)
@@ -269,8 +275,8 @@ def judge_all_parts(judge: Judging, submission: Submission, call: Launch, parts:
         reply = recorded.run()
         unwritten = [
             name
-            for name, part in zip(call.results, reply["value"], strict=False)
-            if isinstance(part, Tensor) and np.isnan(np.asarray(part.data, np.float64)).any()
+            for name, part in zip(call.results, reply["value"], strict=True)
+            if np.isnan(np.asarray(part.data, np.float64)).any()
         ]
         if (fewest < parts or idle) and unwritten:
             busy = f"has {fewest} programs for {parts} heads" if fewest < parts else "has programs that store nothing"

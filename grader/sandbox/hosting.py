@@ -10,6 +10,8 @@ from typing import Any
 
 from grader.worker.wire import HostRef, ProtocolError
 
+UNANSWERABLE = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+"""What arithmetic on arguments of any kind raises where they are too large, empty or of no sense."""
 _numbers = itertools.count()
 """No two calls share a number, so a stub that a submission kept reaches nothing later."""
 
@@ -49,7 +51,8 @@ class Hosted:
         """Call a method on the submission's behalf.
 
         Raises:
-            HostRefusal: the object refuses, or the arguments don't fit the method. Anything else is a fault of ours.
+            HostRefusal: the object refuses, the arguments don't fit the method, or it can't compute what they ask for:
+                arguments are the submission's, so an arithmetic that they break is no fault of ours.
         """
         function = self.methods.get(method)
         if function is None:
@@ -60,7 +63,13 @@ class Hosted:
             except TypeError as error:
                 raise HostRefusal(f"{method}{self._signatures[method]}: {error}") from error
         self.calls[method] += 1
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except UNANSWERABLE as error:
+            raise HostRefusal(
+                f"{method} can't be answered for these arguments ({type(error).__name__}); give it sizes and values "
+                "like those of the problems that you were given"
+            ) from error
 
 
 def _takes_nothing(signature: inspect.Signature) -> bool:

@@ -316,7 +316,9 @@ def test_harness_that_misses_one_kernel_earns_part(monkeypatch: pytest.MonkeyPat
 
 
 def test_report_of_a_harness_that_never_ran_the_kernel_is_untrue() -> None:
-    fault = untrue(try_harness(Local(accepting), RIGHT[0], TABLES, 5, np.random.default_rng(0)))
+    tried = try_harness(Local(accepting), RIGHT[0], TABLES, 5, np.random.default_rng(0))
+    assert tried.report is not None
+    fault = untrue(tried.report, tried.calls)
     assert fault is not None
     assert fault.kind == "kernel-not-run"
 
@@ -326,7 +328,9 @@ def test_report_of_errors_that_no_answer_has_is_untrue() -> None:
         run(kernel, tables, seed)
         return told(tables, seed, "pass")
 
-    fault = untrue(try_harness(Local(flattering), RIGHT[0], TABLES, 5, np.random.default_rng(0)))
+    tried = try_harness(Local(flattering), RIGHT[0], TABLES, 5, np.random.default_rng(0))
+    assert tried.report is not None
+    fault = untrue(tried.report, tried.calls)
     assert fault is not None
     assert fault.kind == "report-untrue"
 

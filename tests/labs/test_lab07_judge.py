@@ -21,18 +21,18 @@ from grader.judge.backward.checks import (
     with_constant_column,
 )
 from grader.judge.backward.diagnosis import diagnose, predict
-from grader.judge.backward.hosted import Backward, Kernel, Reference
+from grader.judge.backward.hosted import METHODS, Backward, Behaviour, Kernel, Own, Reference
 from grader.judge.backward.rare_specimens import RARE
 from grader.judge.backward.specimens import FORWARD, GRADIENTS, RIGHT, Specimen
 from grader.judge.backward.steps import Steps, compute
 from grader.judge.backward.trial import LOOK, shapes
 from grader.judge.compare import absolute_error, misplaced
 from grader.judge.gradients import Gradients, gradient_bounds, gradients
-from grader.judge.oracle import RowView, forward_view
+from grader.judge.oracle import AttentionCase, RowView, forward_view
 from grader.judge.precision import round_to
 from grader.judge.tolerance import forward_bounds
 from grader.report.model import Diagnosis
-from grader.sandbox.hosting import HostRefusal
+from grader.sandbox.hosting import Hosted, HostRefusal
 from grader.sandbox.wire import Tensor
 from grader.worker.traffic_model import LaunchRecord, Traffic
 
@@ -311,6 +311,67 @@ def test_hosted_kernel_refuses_what_does_not_fit() -> None:
         kernel.forward(q, q, q, 1, None)
     with pytest.raises(HostRefusal, match="lse has shape"):
         kernel.backward(q, q, q, q, q, q, False, None)
+    assert kernel.calls == []
+
+
+ORDINARY: dict[str, Any] = {"q": (1, 2, 3, 16), "k": (1, 2, 5, 16), "scale": None, "strides": None, "offset": 0}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"q": (1, 2, 0, 16)}, "no size 0"),
+        ({"q": (1, 0, 3, 16)}, "no size 0"),
+        ({"q": (0, 2, 3, 16), "k": (0, 2, 5, 16)}, "no size 0"),
+        ({"q": (1, 2, 3, 0), "k": (1, 2, 5, 0)}, "no size 0"),
+        ({"q": (1, 1, 3000, 1), "k": (1, 1, 3000, 1)}, "larger than any shape"),
+        ({"q": (1, 512, 1, 128), "k": (1, 1, 512, 128)}, "larger than any shape"),  # few scores, K 512 times
+        ({"scale": 1e308}, "scale is 1e"),
+        ({"scale": float("inf")}, "scale is inf"),
+        ({"scale": float("nan")}, "scale is nan"),
+        ({"scale": 10**400}, "scale is a int"),
+        ({"strides": (0, 0, 1 << 40, 1)}, "has strides"),
+        ({"strides": (0, 0, -16, 1)}, "has strides"),
+        ({"offset": 1 << 40}, "has strides"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("hosted", [Reference(), Own(None)], ids=["reference", "own"])  # type: ignore[arg-type]
+def test_hosted_attention_is_bounded(hosted: Reference | Own, change: dict[str, Any], told: str) -> None:
+    given = ORDINARY | change
+    q = Tensor(np.zeros(given["q"], "float16"), strides=given["strides"], offset=given["offset"])
+    k = Tensor(np.zeros(given["k"], "float16"))
+    if isinstance(hosted, Own) and told.startswith("larger"):
+        pytest.skip("own shapes may be larger")
+    with pytest.raises(HostRefusal, match=told):
+        hosted.forward(q, k, k, False, given["scale"])
+    lse = Tensor(np.zeros(given["q"][:3], "float32"))
+    with pytest.raises(HostRefusal, match=told):
+        hosted.backward(q, q, k, k, q, lse, False, given["scale"])
+
+
+def test_hosted_attention_takes_so_many_calls_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    q = _tensor(np.ones((1, 2, 3, 16)), "float16")
+    kernel = Kernel(RIGHT[0].make(np.random.default_rng(0)))
+    kernel.forward(q, q, q, False, None)
+    assert kernel.calls[0].nbytes == 8 * (4 * 2 * 3 * 16 + 2 * 3)
+    monkeypatch.setattr("grader.judge.backward.hosted.MAX_HELD", kernel.calls[0].nbytes)
+    with pytest.raises(HostRefusal, match="call it less often"):
+        kernel.forward(q, q, q, False, None)
+    monkeypatch.setattr("grader.judge.backward.hosted.MAX_CALLS", 2)
+    with pytest.raises(HostRefusal, match="more than 2 calls"):
+        kernel.forward(q, q, q, False, None)
+    assert len(kernel.calls) == 1
+
+
+def test_a_call_that_is_not_answered_is_none() -> None:
+    def broken(case: AttentionCase) -> Any:
+        raise MemoryError
+
+    kernel = Kernel(Behaviour(broken, lambda given: broken(given.case)))
+    q = _tensor(np.ones((1, 2, 3, 16)), "float16")
+    with pytest.raises(HostRefusal, match=r"forward can't be answered for these arguments \(MemoryError\)"):
+        Hosted(kernel, METHODS).call("forward", [q, q, q, False, None], {})
     assert kernel.calls == []
 
 

@@ -120,10 +120,13 @@ def _lacking(report: CorrectnessReport, least: int) -> str:
     return next((text for text, hits in kinds if not any(hits)), "")
 
 
-def judge_rerun(judge: Judging, told: Sequence[Row], value: object) -> None:
+def judge_rerun(judge: Judging, told: Sequence[Row], value: object) -> CorrectnessReport:
     """A new run of the harness on some of the report's shapes: the same verdicts, errors as near to their tolerances.
 
     Another device rounds otherwise, so an error's share of its tolerance may lie `factor` away.
+
+    Returns:
+        the new run's report.
     """
     again = report_of(value)
     if [row.shape for row in again.rows] != [row.shape for row in told]:
@@ -143,6 +146,7 @@ def judge_rerun(judge: Judging, told: Sequence[Row], value: object) -> None:
                     f"At {place} {REPORT} has {name}'s error at {then:.2g} of its tolerance or less; a new run has it "
                     f"at {now:.2g}. Write the report anew with `python run_harness.py`.",
                 ).raise_by(judge)
+    return again
 
 
 def _share(row: Row, name: TensorName) -> float:
@@ -154,18 +158,25 @@ def _share(row: Row, name: TensorName) -> float:
     return max(SMALL_SHARE, error / allowed) if error is not None and allowed else SMALL_SHARE
 
 
-def untrue(trial: Trial) -> Fault | None:
-    """Where a trial's report disagrees with what the hosted kernel really answered."""
-    assert trial.report is not None
-    found = contradictions(trial.report)
+def judge_truth(judge: Judging, report: CorrectnessReport | None, calls: Sequence[Call]) -> None:
+    """Fail where a run's report disagrees with what the kernel really answered, or was never asked."""
+    assert report is not None
+    fault = untrue(report, calls)
+    if fault is not None:
+        fault.raise_by(judge)
+
+
+def untrue(report: CorrectnessReport, calls: Sequence[Call]) -> Fault | None:
+    """Where a run's report disagrees with what the kernel really answered."""
+    found = contradictions(report)
     if found:
         return Fault("report-contradicts-itself", f"The harness's report contradicts itself: {found[0]}.")
-    absent = missing_calls(trial, [row.shape.model_dump() for row in trial.report.rows])
+    absent = missing_calls(report, calls)
     if absent:
         return Fault("kernel-not-run", f"The harness reports on shapes at which {absent}.")
-    for row in trial.report.rows:
+    for row in report.rows:
         asked = row.shape.model_dump()
-        true = _true_errors([call for call in trial.calls if call.shape == asked])
+        true = _true_errors([call for call in calls if call.shape == asked])
         for name in TENSORS:
             said = row.errors[name]
             if not any(_near(said, error) for error in true[name]):

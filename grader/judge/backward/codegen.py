@@ -29,8 +29,11 @@ def backward_launch(judge: Judging, asked: Problem) -> Launch:
     """`attention_backward` on a problem; the finished elements of its gradients are judged."""
     case, bounds = asked.case, gradient_bounds(asked.case, asked.grad_o, TILINGS[:1])
 
+    def check(value: Any) -> Gradients:
+        return check_gradients(value, case, device_of(value))
+
     def compare(value: Any, final: Final) -> int | None:
-        check_gradients(value, case, device_of(value))
+        check(value)
         finished = masks(value, final)
         if not any(mask.any() for mask in finished):
             return None
@@ -40,7 +43,7 @@ def backward_launch(judge: Judging, asked: Problem) -> Launch:
         judge_gradients(judge, asked, whole, label=LABEL, bounds=bounds)
         return _flops(case, finished)
 
-    return Launch(BACKWARD, asked.arguments("cpu"), compare, asked.options(), results=("dQ", "dK", "dV"))
+    return Launch(BACKWARD, asked.arguments("cpu"), check, compare, asked.options(), results=("dQ", "dK", "dV"))
 
 
 def _flops(case: AttentionCase, finished: Sequence[Array]) -> int:

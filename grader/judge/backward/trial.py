@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from grader.judge.backward.hosted import METHODS, Call, Kernel, Own, Reference
+from grader.judge.backward.hosted import METHODS, Call, Kernel, Known, Own, Reference
 from grader.judge.backward.specimens import RIGHT, Specimen
 from grader.judge.correctness_report import CorrectnessReport, ReportError, from_value, words
 from grader.report.model import Diagnosis
@@ -95,7 +95,7 @@ def try_harness(
     tables: Sequence[ShapeTable],
     seed: int,
     rng: np.random.Generator,
-    known: dict[bytes, Any] | None = None,
+    known: Known | None = None,
 ) -> Trial:
     """Run the harness on one kernel.
 
@@ -116,14 +116,16 @@ def try_harness(
     return Trial(specimen, report, "", kernel.calls)
 
 
-def own_report(submission: Calling, tables: Sequence[ShapeTable], seed: int) -> Any:
-    """What the harness returns on the submission's own kernels, beside the provided reference.
+def own_report(submission: Calling, tables: Sequence[ShapeTable], seed: int) -> tuple[Any, list[Call]]:
+    """What the harness returns on the submission's own kernels, beside the provided reference; and their calls.
 
     Raises:
         WorkerFailure: it crashed or ran too long.
     """
-    kernel = submission.host(Own(submission), METHODS, tensors=True)
-    return submission.call(FUNCTION, kernel, None, [dict(table) for table in tables], seed, module=MODULE)
+    own = Own(submission)
+    kernel = submission.host(own, METHODS, tensors=True)
+    value = submission.call(FUNCTION, kernel, None, [dict(table) for table in tables], seed, module=MODULE)
+    return value, own.calls
 
 
 def report_of(value: Any) -> CorrectnessReport:
@@ -151,12 +153,12 @@ def _require_asked(report: CorrectnessReport, tables: Sequence[ShapeTable], seed
         raise ContractViolated(f"harness.check reports seed {report.seed}, it was given {seed}.")
 
 
-def missing_calls(trial: Trial, tables: Sequence[ShapeTable]) -> str:
-    """Which of the shapes the kernel wasn't run at, forward and backward; empty when it was at all."""
-    arrived: Counter[tuple[str, str]] = Counter((call.method, repr(sorted(call.shape.items()))) for call in trial.calls)
-    for table, row in zip(tables, trial.report.rows if trial.report else (), strict=False):
+def missing_calls(report: CorrectnessReport, calls: Sequence[Call]) -> str:
+    """Which of a report's shapes the kernel wasn't run at, forward and backward; empty when it was at all."""
+    arrived: Counter[tuple[str, str]] = Counter((call.method, repr(sorted(call.shape.items()))) for call in calls)
+    for row in report.rows:
         for method in METHODS:
-            if not arrived[method, repr(sorted(table.items()))]:
+            if not arrived[method, repr(sorted(row.shape.model_dump().items()))]:
                 return f"the kernel's {method} was never called at {words(row.shape)}"
     return ""
 
@@ -174,11 +176,14 @@ def judge_kills(
     are worth nothing.
     """
     seed = int(rng.integers(1, 1 << 30))
-    known: dict[bytes, Any] = {}
+    known = Known()
     chosen = [RIGHT[int(place)] for place in rng.choice(len(RIGHT), size=TRIED_RIGHT, replace=False)]
     order = [*chosen, *broken]
     rng.shuffle(order)
-    trials = [try_harness(submission, specimen, tables, seed, rng, known) for specimen in order]
+    trials = [
+        replace(try_harness(submission, specimen, tables, seed, rng, known), calls=[])  # their tensors take memory
+        for specimen in order
+    ]
     right = [trial for trial in trials if trial.specimen.group == "right"]
     wrong = [trial for trial in trials if trial.specimen.group != "right"]
     accepted, refused = sum(t.accepted for t in right), sum(t.refused for t in wrong)

@@ -15,6 +15,7 @@ from grader.judge.decode.cache import DecodeCase
 from grader.judge.precision import Array
 from grader.profiles import HardwareProfile
 from grader.sandbox.submission import Submission
+from grader.sandbox.wire import Tensor
 
 
 def judge_decode_codegen(
@@ -29,8 +30,11 @@ def decode_launch(judge: Judging, case: DecodeCase) -> Launch:
     """`paged_decode` on a case whose sequences all have tokens; its finished rows are judged."""
     o_exact, lse_exact = _exact(case)
 
+    def check(value: Any) -> tuple[Tensor, Tensor]:
+        return check_decode(value, case, device_of(value))
+
     def compare(value: Any, final: Final) -> int | None:
-        o, lse = check_decode(value, case, device_of(value))
+        o, lse = check(value)
         o_final, lse_final = masks((o, lse), final)
         finished = o_final.all(axis=-1) & lse_final
         if not finished.any():
@@ -40,7 +44,7 @@ def decode_launch(judge: Judging, case: DecodeCase) -> Launch:
         judge_decode(judge, case, whole_o, whole_lse, label=LABEL)
         return 4 * case.head_dim * int((finished * np.array(case.lens)[:, None]).sum())
 
-    return Launch(FUNCTION, cache.to_tensors(case), compare, options(case), MODULE)
+    return Launch(FUNCTION, cache.to_tensors(case), check, compare, options(case), MODULE)
 
 
 def _exact(case: DecodeCase) -> tuple[Array, Array]:
