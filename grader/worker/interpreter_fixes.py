@@ -192,7 +192,7 @@ def _repair_memory(builder: Any) -> None:
     def create_atomic_rmw(self: Any, op: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
         if op == interpreter._ir.ATOMIC_OP.XCHG and val.data.dtype.kind == "f":
             # The native operation exchanges integers only.
-            bits = _handle(val.data.view(f"i{val.data.itemsize}"), val.dtype)
+            bits = _handle(val.data.view(f"i{val.data.itemsize}"), tl.dtype(f"int{8 * val.data.itemsize}"))
             old = original_rmw(self, op, ptr, bits, mask, sem, scope)
             return _handle(old.data.view(val.data.dtype), val.dtype.scalar)
         if val.dtype.scalar != tl.bfloat16 or op != interpreter._ir.ATOMIC_OP.FADD:

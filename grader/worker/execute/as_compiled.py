@@ -1,6 +1,6 @@
 """Operations whose interpreted result isn't what compiled code gives, where no rounding is the reason.
 
-NumPy takes `+` of booleans for `or`, its maximum is NaN where PTX's `max` gives the number (PTX ISA, max, "if one of
+NumPy takes `+` of booleans for `or` and makes bytes of them where it shifts or divides, its maximum is NaN where PTX's `max` gives the number (PTX ISA, max, "if one of
 the inputs is NaN, then the result is the non-NaN input"), and it says nothing to hints that aren't true. A kernel that
 could tell where it runs would have two faces.
 """
@@ -18,6 +18,7 @@ from triton.runtime import interpreter
 
 from ..guards import ContractError
 from ..interpreter_fixes import decode, is_raw
+from .faster import stored_as
 
 Array = npt.NDArray[Any]
 
@@ -37,10 +38,25 @@ def apply() -> None:
         setattr(builder, name, _of_numbers(getattr(builder, name), of_numbers))
     for name in ("create_sdiv", "create_udiv", "create_srem", "create_urem"):
         setattr(builder, name, _defined(getattr(builder, name)))
+    for name in ("create_shl", "create_lshr", "create_ashr"):
+        setattr(builder, name, _within(getattr(builder, name)))
     for name in ("create_fp_to_si", "create_fp_to_ui"):
         setattr(builder, name, _held)
     builder.create_clampf = _clamped
     interpreter.ReduceOps.min_max = _min_max(interpreter.ReduceOps.min_max)
+    interpreter.TensorHandle.__post_init__ = _typed(interpreter.TensorHandle.__post_init__)
+
+
+def _typed(original: Callable[..., None]) -> Callable[..., None]:
+    """Every result is held as its type says: a mask of bytes would be taken for indices."""
+
+    def check(self: Any) -> None:
+        original(self)
+        stored = stored_as(self.dtype)
+        if self.data.dtype != stored:
+            self.data = self.data.astype(stored)
+
+    return check
 
 
 def _truth(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,6 +88,15 @@ def _defined(original: Callable[..., Any]) -> Callable[..., Any]:
     def operation(self: Any, lhs: Any, rhs: Any) -> Any:
         if not rhs.data.all():
             raise ContractError("a whole number is divided by 0, which is undefined on a GPU.")
+        return original(self, lhs, rhs)
+
+    return operation
+
+
+def _within(original: Callable[..., Any]) -> Callable[..., Any]:
+    def operation(self: Any, lhs: Any, rhs: Any) -> Any:
+        if (rhs.data.astype(np.uint64) >= lhs.dtype.scalar.primitive_bitwidth).any():  # So are negative numbers.
+            raise ContractError("a whole number is shifted by as many bits as it has, which is undefined on a GPU.")
         return original(self, lhs, rhs)
 
     return operation

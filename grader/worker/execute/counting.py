@@ -20,6 +20,8 @@ from ..traffic_model import LaunchRecord, TensorTraffic, Traffic
 from .bounds import Addresses, Bounds, Place, Region, region_of
 from .memory import Memory, Storage
 
+Mask = npt.NDArray[np.bool_]
+
 
 class Shadow(Protocol):
     """Follows what was written, for sampled runs (see `sampling`)."""
@@ -27,6 +29,11 @@ class Shadow(Protocol):
     def loaded(self, region: Region, live: Addresses, width: int) -> None: ...
     def stored(self, region: Region, live: Addresses, width: int) -> None: ...
     def updated(self, region: Region, live: Addresses, width: int) -> None: ...
+
+
+def _as_bools(mask: Any) -> Mask:
+    """A mask that selects lanes, whatever the interpreter holds it as: block pointers and descriptors pass a buffer."""
+    return np.asarray(mask).astype(bool, copy=False)
 
 
 class _Memory:
@@ -41,14 +48,17 @@ class _Memory:
         return getattr(self._native, name)
 
     def load(self, pointers: Any, mask: Any, other: Any, dtype: Any) -> Any:
+        mask = _as_bools(mask)
         self._touch(pointers, mask, dtype.itemsize, loads=True, stores=False)
         return self._native.load(pointers, mask, other, dtype)
 
     def store(self, pointers: Any, values: Any, mask: Any) -> Any:
+        mask = _as_bools(mask)
         self._touch(pointers, mask, values.itemsize, loads=False, stores=True)
         return self._native.store(pointers, values, mask)
 
     def atomic_rmw(self, operation: Any, pointers: Any, values: Any, mask: Any, semantic: Any) -> Any:
+        mask = _as_bools(mask)
         self._touch(pointers, mask, values.itemsize, loads=True, stores=True)
         return self._native.atomic_rmw(operation, pointers, values, mask, semantic)
 
@@ -56,8 +66,7 @@ class _Memory:
         self._touch(pointers, np.ones(np.shape(pointers), bool), values.itemsize, loads=True, stores=True)
         return self._native.atomic_cas(pointers, expected, values, semantic)
 
-    def _touch(self, pointers: Any, mask: Any, width: int, *, loads: bool, stores: bool) -> None:
-        mask = np.asarray(mask)  # block pointers and descriptors pass a buffer of it
+    def _touch(self, pointers: Any, mask: Mask, width: int, *, loads: bool, stores: bool) -> None:
         lanes = np.count_nonzero(mask)
         if lanes == 0:
             return

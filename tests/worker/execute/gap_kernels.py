@@ -427,6 +427,35 @@ def false_constant(x, o, n):
 
 
 @triton.jit
+def masks_by_arithmetic(x, o, n):
+    """`and` of two conditions, carried through operations for which NumPy makes bytes of booleans."""
+    i = tl.arange(0, 16)
+    never, always = i < 0, i >= 0
+    low, high = (i > 3) >> never, (i < 12) << never
+    low, high = low // always, high & ((high % always) == never)
+    tl.store(o + i, tl.full((16,), -1.0, tl.float32))
+    tl.store(o + i, tl.load(x + i, mask=low & high, other=7.0), mask=(low & high) >> never)
+
+
+@triton.jit
+def shift_of_a_bit(x, o, n):
+    i = tl.arange(0, 16)
+    tl.store(o + i, ((i > 3) >> (i > 5)).to(tl.float32))
+
+
+@triton.jit
+def shift_too_far(x, o, n):
+    i = tl.arange(0, 16)
+    tl.store(o + i, (i << (i + 17)).to(tl.float32))
+
+
+@triton.jit
+def shift_backwards(x, o, n):
+    i = tl.arange(0, 16)
+    tl.store(o + i, (i >> (i - 8)).to(tl.float32))
+
+
+@triton.jit
 def division_by_zero(x, o, n):
     i = tl.arange(0, 16)
     tl.store(o + i, (i // (i - i)).to(tl.float32))

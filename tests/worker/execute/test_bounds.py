@@ -66,6 +66,14 @@ def reach_from_one_to_the_other(x, y, o, apart):
 
 
 @triton.jit
+def shifted_mask(x, o, far):
+    """Lanes 2 to 6 lie far behind `o`; a mask of bytes taken for indices would name lanes 0 and 1 alone."""
+    lane = tl.arange(0, 8)
+    live = ((lane >= 2) & (lane < 7)) >> (lane < 0)
+    tl.store(tl.where(lane < 2, o, o + far) + lane, tl.full((8,), 1.0, tl.float32), mask=live)
+
+
+@triton.jit
 def either_tensor(x, y, o):
     i = tl.arange(0, 16)
     tl.store(o + i, tl.load(tl.where(i < 8, x + i, y + i)))
@@ -106,6 +114,15 @@ def test_bounds_lanes_that_are_masked_off_do_not_count() -> None:
     o = tape.empty(6, 16)
     tape.launch(masked_rows, [1], tape.input("x"), o, 6, ROWS=8)
     assert torch.equal(run(tape.returning(o), {"x": ROWS})["value"], ROWS)
+
+
+def test_bounds_mask_by_arithmetic_selects_lanes() -> None:
+    tape = Tape()
+    o = tape.empty(6, 16)
+    tape.launch(shifted_mask, [1], tape.input("x"), o, 1024)
+    with pytest.raises(OutOfBounds) as caught:
+        run(tape.returning(o), {"x": ROWS})
+    assert (caught.value.fault.action, caught.value.fault.side) == ("stores", "after")
 
 
 def test_bounds_gap_between_the_rows_of_a_strided_input() -> None:

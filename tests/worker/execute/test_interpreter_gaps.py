@@ -86,6 +86,7 @@ CASES: dict[str, Callable[[], torch.Tensor]] = {
     "random_numbers": lambda: torch.ones(16),
     "bits_add_up": lambda: torch.ones(16),
     "number_beats_nan": lambda: 2 * X + 1,
+    "masks_by_arithmetic": lambda: torch.where((WHOLE > 3) & (WHOLE < 12), X, -1.0),
     "true_hints": lambda: X + 8 * (WHOLE // 4),
 }
 
@@ -116,10 +117,14 @@ def test_interpreted_hint_that_is_not_true_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["division_by_zero", "nan_as_whole_number", "bfloat16_nan_as_whole_number", "place_of_nan"]
-)
+    "name",
+    [
+        "division_by_zero", "nan_as_whole_number", "bfloat16_nan_as_whole_number", "place_of_nan", "shift_of_a_bit",
+        "shift_too_far", "shift_backwards",
+    ],
+)  # fmt: skip
 def test_interpreted_operation_that_a_gpu_leaves_undefined_is_refused(name: str) -> None:
-    with pytest.raises(ContractError, match=r"divided by 0|can't hold|where one is NaN"):
+    with pytest.raises(ContractError, match=r"divided by 0|can't hold|where one is NaN|is shifted"):
         result(getattr(kernels, name), 8)
 
 
