@@ -8,69 +8,20 @@ account of its mistake (`why`, or a `MISTAKE.txt`) a person can tell whether the
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grader.course import Course, Lab
+from benchmarks.answers import Answer, of_a_folder, of_the_course, warm_executors
+from grader.course import Course
 from grader.judge.seeds import Seeds
-from grader.mutants import load_mistakes, load_variants, materialise
 from grader.report import verdict
 from grader.report.model import Report, Status
-from grader.sandbox import executor
-from grader.sandbox.forked import WarmExecutor, launch_warm
-from grader.sandbox.levels import choose_isolation
-from grader.session import GradeRequest, grade, protected
+from grader.session import GradeRequest, grade
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTE = "MISTAKE.txt"
 FINE = (Status.PASS, Status.SKIPPED, Status.PENDING)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A submission's folder, and what is wrong with it; empty for a right one."""
-
-    name: str
-    folder: Path
-    mistake: str
-
-
-def of_the_course(course: Course, lab: Lab, names: list[str], scratch: Path) -> Iterator[Answer]:
-    """The answers in `wrong/` and `correct/`, those called `names` or all."""
-    solutions = course.solution_dir(lab.id)
-    told = [(mistake, mistake.why) for mistake in load_mistakes(solutions)]
-    told += [(variant, "") for variant in load_variants(solutions)]
-    for variant, why in told:
-        if not names or variant.name in names:
-            yield Answer(variant.name, materialise(variant, scratch / variant.name), why)
-
-
-def of_a_folder(root: Path, names: list[str]) -> Iterator[Answer]:
-    """Every folder below `root` that holds Python files."""
-    for folder in sorted({file.parent for file in root.rglob("*.py")}):
-        if not names or folder.name in names:
-            note = folder / NOTE
-            yield Answer(folder.name, folder, note.read_text(encoding="utf-8").splitlines()[0] if note.exists() else "")
-
-
-@contextlib.contextmanager
-def warm_executors(course: Course, lab: Lab) -> Iterator[None]:
-    """Executors are forked from a warm one, as in a batch."""
-    if not lab.record:
-        yield
-        return
-    launched = launch_warm(choose_isolation("auto", protect=protected(course)), lab.limits, "cpu", 4)
-    executor.use_warm(WarmExecutor(launched.sock, "cpu", lab.limits.memory_mib))
-    try:
-        yield
-    finally:
-        executor.use_warm(None)
-        launched.kill()
 
 
 def row(answer: Answer, report: Report) -> dict[str, Any]:

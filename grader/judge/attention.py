@@ -17,7 +17,7 @@ from grader.judge.compare import Breach, absolute_error, misplaced
 from grader.judge.oracle import AttentionCase, Result, RowView, Window, forward_view
 from grader.judge.precision import Array, numpy_dtype
 from grader.judge.selftest import assert_inputs_kill
-from grader.judge.tolerance import ForwardBounds, forward_bounds
+from grader.judge.tolerance import ForwardBounds, forward_bounds, share
 from grader.report.model import Diagnosis, ErrorMap
 from grader.sandbox.failures import ContractViolated
 from grader.sandbox.wire import Record, Tensor
@@ -208,11 +208,12 @@ def judge_forward(
     got_o = chosen.take(_values(o))
     got_lse = None if lse is None else chosen.take(_values(lse))
     prefix = f"{label}: " if label else ""
-    o_error, o_allowed = float(absolute_error(got_o, bounds.o).max()), bounds.o_bounds.allowed.max
-    judge.measure(f"{prefix}o_max_error", o_error)
-    judge.measure(f"{prefix}o_error_over_allowed", o_error / o_allowed if o_allowed else float(o_error > 0))
+    judge.measure(f"{prefix}o_max_error", float(absolute_error(got_o, bounds.o).max()))
+    judge.measure(f"{prefix}o_error_over_allowed", bounds.o_bounds.ratio(got_o, bounds.o))
     if got_lse is not None:
-        judge.measure(f"{prefix}lse_max_error", float(absolute_error(got_lse, bounds.lse).max()))
+        lse_error = float(absolute_error(got_lse, bounds.lse).max())
+        judge.measure(f"{prefix}lse_max_error", lse_error)
+        judge.measure(f"{prefix}lse_error_over_allowed", share(lse_error, bounds.lse_allowed))
     breaches = bounds.breaches(got_o, got_lse)
     if not breaches:
         return

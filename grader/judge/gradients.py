@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from grader.judge.compare import Breach, Errors, absolute_error
+from grader.judge.compare import Breach, Errors
 from grader.judge.oracle import AttentionCase, RowView, forward_view, softmax_attention
 from grader.judge.precision import LOG2_E, ULP, Array, round_to
 from grader.judge.tolerance import TILINGS, TensorBounds, Tiling, emulate, score_noise, scores_log2, tensor_bounds
@@ -119,10 +119,8 @@ class GradientBounds:
         ]
 
     def ratio(self, name: str, values: Array) -> float:
-        """Largest error of one gradient over the largest allowed."""
-        error = float(absolute_error(values, self.exact.named()[name]).max())
-        allowed = self.bounds[name].allowed.max
-        return error / allowed if allowed else float(error > 0)
+        """Error of one gradient over what is allowed; see `TensorBounds.ratio`."""
+        return self.bounds[name].ratio(values, self.exact.named()[name])
 
 
 def cancellation_noise(case: AttentionCase, grad_o: Array) -> dict[str, float]:

@@ -164,17 +164,30 @@ class TensorBounds:
         wrong = misplaced(actual, expected)
         if wrong.any():
             return [Breach(self.tensor, "non-finite", float(wrong.sum()), 0.0, "the oracle's pattern of -inf")]
-        got = sizes(absolute_error(actual, expected))
-        rules = (
-            ("max", got.max, self.allowed.max, MAX_FACTOR),
-            ("row rms", got.row_rms, self.allowed.row_rms, ROW_RMS_FACTOR),
-            ("mean", got.mean, self.allowed.mean, MEAN_FACTOR),
-        )
+        factors = {"max": MAX_FACTOR, "row rms": ROW_RMS_FACTOR, "mean": MEAN_FACTOR}
         return [
-            Breach(self.tensor, rule, value, bound, f"{factor:g} x what a right {self.dtype} kernel shows")
-            for rule, value, bound, factor in rules
+            Breach(self.tensor, rule, value, bound, f"{factors[rule]:g} x what a right {self.dtype} kernel shows")
+            for rule, value, bound in self._held(actual, expected)
             if not value <= bound
         ]
+
+    def _held(self, actual: Array, expected: Array) -> list[tuple[str, float, float]]:
+        """(rule, size of the error, its bound), in the order in which rules are easiest to understand."""
+        got = sizes(absolute_error(actual, expected))
+        return [
+            ("max", got.max, self.allowed.max),
+            ("row rms", got.row_rms, self.allowed.row_rms),
+            ("mean", got.mean, self.allowed.mean),
+        ]
+
+    def ratio(self, actual: Array, expected: Array) -> float:
+        """The error over what is allowed, by the rule that is the closest to its bound or the furthest past it."""
+        return max(share(value, bound) for _, value, bound in self._held(actual, expected))
+
+
+def share(error: float, allowed: float) -> float:
+    """error / allowed; where nothing is allowed, 0 without an error and infinite with one."""
+    return error / allowed if allowed else (np.inf if error else 0.0)
 
 
 def score_noise(lse: Array) -> float:
