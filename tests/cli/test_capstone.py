@@ -81,7 +81,10 @@ def test_check_grades_the_folder_and_writes_the_report(tmp_path: Path, capsys: p
     assert "30 more points are a person's (focus 8, why 8, honesty 8, readable 6)" in shown.err
     ran = [check for check in report["checks"] if check["status"] != "skipped"]
     assert len(ran) >= 10
-    assert {check["status"] for check in ran} == {"pass"}
+    # The table is an interpreter's times, which nobody can run again: what is right in it waits for a person.
+    pending = {check["id"] for check in ran if check["status"] == "pending"}
+    assert pending == {"benchmark-arithmetic", "benchmark-possible"}
+    assert {check["status"] for check in ran if check["id"] not in pending} == {"pass"}
 
 
 def test_check_takes_the_capstone_of_the_working_folder(
