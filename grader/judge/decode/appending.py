@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
 from grader.judge.decode import cache
-from grader.judge.decode.cache import PLAIN, DecodeCase, Memory, index_tensors
+from grader.judge.decode.cache import PLAIN, DecodeCase, Memory, NearAndFar, index_tensors
 from grader.judge.precision import Array, numpy_dtype, round_to
 from grader.report.model import Diagnosis
-from grader.sandbox.failures import ContractViolated
+from grader.sandbox.failures import ContractViolated, Crashed, OutOfBounds
 from grader.sandbox.outcomes import Mutated
 from grader.sandbox.wire import Tensor
 
@@ -73,7 +74,8 @@ def to_tensors(case: AppendCase, device: str, memory: Memory = PLAIN) -> tuple[T
     """k, v, k_cache, v_cache, block_table, context_lens as the submission gets them."""
     before, target = case.before, numpy_dtype(case.before.dtype)
     row = 3 * before.kv_heads * before.head_dim
-    strides = (row, before.head_dim, 1) if memory.fused else None
+    outer = {"dense": None, "fused": row, "expanded": 0}[memory.q]
+    strides = None if outer is None else (outer, before.head_dim, 1)
     tokens = (Tensor(np.ascontiguousarray(x.astype(target)), device=device, strides=strides) for x in (case.k, case.v))
     caches = (
         cache.cache_tensor(values, before.dtype, layout, device)
@@ -87,12 +89,31 @@ def judge_append(
 ) -> None:
     """Call `append_kv` and compare both caches with what they must hold, bit for bit.
 
+    Args:
+        memory: where its q is expanded, all sequences append the first one's token.
+
     Raises:
         what `judge.fail` raises: a cache is wrong. WorkerFailure: the call failed, or wrote outside of the caches.
     """
+    if memory.q == "expanded":
+        case = replace(case, k=np.broadcast_to(case.k[:1], case.k.shape), v=np.broadcast_to(case.v[:1], case.v.shape))
     tensors = to_tensors(case, submission.device, memory)
     mutated = submission.mutating_call(FUNCTION, *tensors, mutable=MUTABLE, module=MODULE)
     judge_caches(judge, case, mutated.arguments, label=label)
+
+
+def judge_far(judge: Judging, submission: Calling, case: AppendCase, tensors: NearAndFar, found: Diagnosis) -> None:
+    """As `attending.judge_far`: an append to caches as they usually lie, and then to far pages."""
+    near, far = (
+        partial(submission.mutating_call, FUNCTION, *given, mutable=MUTABLE, module=MODULE) for given in tensors
+    )
+    judge_caches(judge, case, near().arguments)
+    try:
+        got = [_values(far().arguments.get(name), name) for name in MUTABLE]
+    except (OutOfBounds, Crashed):
+        judge.fail(f"Memory outside of the caches is written. {found.text}", diagnosis=found)
+    if not _same(got, expected(case)):
+        judge.fail(f"{_where(case, got, expected(case))} {found.text}", diagnosis=found)
 
 
 def judge_caches(judge: Judging, case: AppendCase, arguments: dict[str, Any], *, label: str = "") -> None:

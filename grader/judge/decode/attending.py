@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from grader.judge import diagnosis as forward_diagnosis
 from grader.judge.attention import Calling, Judging
 from grader.judge.compare import Breach, absolute_error
 from grader.judge.decode import diagnosis as decode_diagnosis
-from grader.judge.decode.cache import PLAIN, DecodeCase, Memory, to_tensors
+from grader.judge.decode.cache import PLAIN, DecodeCase, Memory, NearAndFar, to_tensors
 from grader.judge.decode.diagnosis import Sequence
 from grader.judge.precision import Array
 from grader.report.model import Diagnosis
+from grader.sandbox.failures import Crashed, OutOfBounds
 from grader.sandbox.wire import Tensor
 
 FUNCTION = "paged_decode"
@@ -91,10 +93,14 @@ def _sequence(case: DecodeCase, index: int, o: Array, lse: Array) -> Sequence:
 
 
 def _forward_mistake(wrong: list[Sequence]) -> Diagnosis | None:
-    """The mistake of a plain forward that explains all wrong sequences; None when they don't agree."""
-    found = [forward_diagnosis.diagnose(s.bounds, s.o[:, None], s.lse[:, None]) for s in wrong if s.bounds is not None]
-    told = {item.id: item for item in found if item is not None}
-    return next(iter(told.values())) if len(told) == 1 and None not in found else None
+    """The mistake of a plain forward that explains the longest wrong sequence, and that no other one contradicts.
+
+    A short sequence may leave it open: in one tile nothing is rescaled.
+    """
+    held = sorted((s for s in wrong if s.bounds is not None), key=lambda s: -s.bounds.view.case.k_len)  # type: ignore[union-attr]
+    found = [forward_diagnosis.diagnose(s.bounds, s.o[:, None], s.lse[:, None]) for s in held if s.bounds is not None]
+    told = {item.id for item in found if item is not None}
+    return found[0] if len(told) == 1 else None
 
 
 def _explain(case: DecodeCase, wrong: list[Sequence]) -> str:
@@ -118,6 +124,24 @@ def _common(case: DecodeCase, wrong: list[Sequence]) -> str:
     }
     names = [name for name, members in kinds.items() if members == chosen and len(chosen) < case.batch]
     return f" ({names[0]})" if names else ""
+
+
+def judge_far(judge: Judging, submission: Calling, case: DecodeCase, tensors: NearAndFar, found: Diagnosis) -> None:
+    """Judge a case as it is, and then with the same tokens far out in memory: who fails there alone has that mistake.
+
+    Args:
+        tensors: of the case as it is, and of the far one.
+        found: the mistake that the far one shows.
+    """
+    near, far = (partial(submission.call, FUNCTION, *given, module=MODULE, **options(case)) for given in tensors)
+    judge_decode(judge, case, *check_decode(near(), case, submission.device))
+    try:
+        answer = check_decode(far(), case, submission.device)
+    except (OutOfBounds, Crashed):
+        judge.fail(f"Memory outside of the caches is accessed. {found.text}", diagnosis=found)
+    wrong = [sequence for sequence in sequences_of(case, *answer) if sequence.breaches]
+    if wrong:
+        judge.fail(f"{_explain(case, wrong)} {found.text}", diagnosis=found)
 
 
 def same_bits(

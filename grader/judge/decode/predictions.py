@@ -35,9 +35,13 @@ def walk(case: DecodeCase, row: Array, count: int, page_size: int | None = None)
     index, slot = np.divmod(positions, page_size or case.page_size)
     known = index < row.size
     page = np.where(known, row[np.minimum(index, row.size - 1)], -1)
-    linear = page * case.page_size + slot
-    inside = known & (page >= 0) & (linear < case.pages * case.page_size)
-    at = np.where(inside, linear, 0)
+    return gather(case, page * case.page_size + slot, known & (page >= 0))
+
+
+def gather(case: DecodeCase, slots: Array, known: Array) -> tuple[Array, Array]:
+    """K and V (count, kv_heads, head_dim) of slots counted through the cache; NaN where unknown or outside of it."""
+    inside = known & (slots < case.pages * case.page_size)
+    at = np.where(inside, slots, 0)
     flat = (cache.reshape(-1, case.kv_heads, case.head_dim) for cache in (case.k_cache, case.v_cache))
     k, v = (np.where(inside[:, None, None], cache[at], np.nan) for cache in flat)
     return k, v

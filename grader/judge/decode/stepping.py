@@ -72,7 +72,7 @@ class Generation:
         q, k = (round_to(rotary.rotate(self.rotated(x)), dtype)[sequence] for x in (self.q, self.k))
         keys = np.concatenate([np.swapaxes(start.k_cache[at, slot], 0, 1), k], axis=1)
         values = np.concatenate([np.swapaxes(start.v_cache[at, slot], 0, 1), self.v[sequence]], axis=1)
-        return AttentionCase(q[None], keys[None], values[None], dtype, causal=True)
+        return AttentionCase(q[None], keys[None], values[None], dtype, causal=True, scale=start.scale)
 
 
 def generation(
@@ -118,8 +118,9 @@ def _run(submission: Calling, made: Generation) -> tuple[Array, Array, Array, Ar
     options: dict[str, Any] = {"base": made.base, "interleaved": made.interleaved}
     if made.rotary_dim is not None:
         options["rotary_dim"] = made.rotary_dim
-    if start.num_splits is not None:
-        options["num_splits"] = start.num_splits
+    for name, value in (("scale", start.scale), ("num_splits", start.num_splits)):
+        if value is not None:
+            options[name] = value
     outputs, sums = [], []
     for step in range(made.steps):
         now = replace(start, lens=tuple(n + step for n in start.lens))
