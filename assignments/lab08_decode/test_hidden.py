@@ -32,12 +32,17 @@ BANDWIDTH_SHAPES = (
 PAGING_SHAPE = DecodeShape(16, 32, 8, 8192, 128, 16, "bfloat16")
 
 
-def _decode(
-    submission: Submission, judge: Judge, label: str = "", memory: Memory = cache.PLAIN, **options: object
-) -> None:
+def _decode(submission: Submission, judge: Judge, label: str = "", **options: object) -> None:
     """Draw a case, run it, judge it."""
+    case = cache.case(judge.rng(), **options)  # type: ignore[arg-type]
+    attending.judge_decode(judge, case, *attending.run_decode(submission, case), label=label)
+
+
+def _decode_in(submission: Submission, judge: Judge, memory: Memory, found: Diagnosis, **options: object) -> None:
+    """Draw a case, run it in memory that shows the mistake `found`, judge it."""
     case = cache.shared_along(cache.case(judge.rng(), **options), memory)  # type: ignore[arg-type]
-    attending.judge_decode(judge, case, *attending.run_decode(submission, case, memory), label=label)
+    plain, given = (cache.to_tensors(case, submission.device, kind) for kind in (cache.PLAIN, memory))
+    attending.judge_elsewhere(judge, submission, case, (plain, given), found)
 
 
 def _rope(submission: Submission, judge: Judge, **options: object) -> None:
@@ -137,7 +142,9 @@ def test_append_to_more_kv_heads_than_a_card_has_sms(submission: Submission, jud
 def test_append_with_strides(submission: Submission, judge: Judge, memory: Memory, dtype: str, head_dim: int) -> None:
     """K's and V's caches laid out differently; tokens that are slices, or one for all; tables of any strides."""
     case = appending.case(judge.rng(), lens=(5, 16, 33), dtype=dtype, head_dim=head_dim)
-    appending.judge_append(judge, submission, case, memory)
+    case = appending.shared_along(case, memory)
+    plain, given = (appending.to_tensors(case, submission.device, kind) for kind in (cache.PLAIN, memory))
+    appending.judge_elsewhere(judge, submission, case, (plain, given), _STRIDES)
 
 
 @check("append-traffic")
@@ -238,7 +245,7 @@ def test_sequences_that_share_pages(
 @check("shared-pages")
 def test_sequences_that_share_a_row_of_the_table(submission: Submission, judge: Judge) -> None:
     """One row of the table, expanded over three sequences of other lengths."""
-    _decode(submission, judge, lens=(90, 70, 37), shared=6, memory=Memory(table="expanded"))
+    _decode_in(submission, judge, Memory(table="expanded"), _ZERO, lens=(90, 70, 37), shared=6)
 
 
 @check("page-sizes")
@@ -253,13 +260,13 @@ def test_sequences_that_share_a_row_of_the_table(submission: Submission, judge: 
 )
 def test_page_sizes_and_tables(submission: Submission, judge: Judge, page_size: int, memory: Memory) -> None:
     """Pages of 32, 64 and 128 tokens, more of them reserved than used; tables and lengths of any strides."""
-    _decode(submission, judge, lens=(150, 97), page_size=page_size, idle=10, memory=memory)
+    _decode_in(submission, judge, memory, _STRIDES, lens=(150, 97), page_size=page_size, idle=10)
 
 
 @check("many-splits")
-@pytest.mark.parametrize(("lens", "splits"), [((5, 40), 7), ((1, 70), 16), ((130, 129), 6)])
+@pytest.mark.parametrize(("lens", "splits"), [((5, 40), 7), ((1, 70), 128), ((130, 129), 6), ((5000,), 40)])
 def test_more_splits_than_pages(submission: Submission, judge: Judge, lens: tuple[int, ...], splits: int) -> None:
-    """More splits than pages and than tokens; and a number that divides nothing."""
+    """More splits than pages and than tokens; a number that divides nothing; many that all have keys."""
     _decode(submission, judge, lens=lens, num_splits=splits, kv_heads=1, q_heads=2)
 
 
@@ -307,7 +314,7 @@ def test_more_kv_heads_than_a_card_has_sms(submission: Submission, judge: Judge)
 )
 def test_each_tensor_has_its_own_strides(submission: Submission, judge: Judge, memory: Memory) -> None:
     """K's and V's caches with other axes outside, padded, offset; q a slice of fused rows."""
-    _decode(submission, judge, lens=(37, 50), memory=memory)
+    _decode_in(submission, judge, memory, _STRIDES, lens=(37, 50))
 
 
 @check("cache-layouts")
@@ -323,7 +330,7 @@ def test_each_tensor_has_its_own_strides(submission: Submission, judge: Judge, m
 )
 def test_expanded_tensors(submission: Submission, judge: Judge, memory: Memory, lens: tuple[int, ...]) -> None:
     """A stride of 0 along the slots of a page or the heads, of K or V alone; in q, and in the lengths."""
-    _decode(submission, judge, lens=lens, memory=memory)
+    _decode_in(submission, judge, memory, _ZERO, lens=lens)
 
 
 @check("hard-scores")
@@ -342,7 +349,7 @@ def test_dtypes(submission: Submission, judge: Judge, dtype: str, family: str, s
 
 
 @check("scale-and-head-dim")
-@pytest.mark.parametrize(("head_dim", "scale"), [(64, 0.5), (64, None), (80, None), (128, 0.03), (64, 0.0), (64, -0.3)])
+@pytest.mark.parametrize(("head_dim", "scale"), [(64, 0.5), (64, None), (80, None), (128, 0.03), (64, -0.3), (64, 0.0)])
 def test_scale_and_head_dim(submission: Submission, judge: Judge, head_dim: int, scale: float | None) -> None:
     """Four scales at one shape, 0 and a negative one among them; 1/sqrt(80) whatever the tile is padded to."""
     _decode(submission, judge, lens=(37, 150), head_dim=head_dim, scale=scale, family="peaked")
@@ -393,16 +400,30 @@ def test_calls_stand_alone(submission: Submission, judge: Judge) -> None:
 @check("wide-offsets")
 def test_page_numbers_beyond_16_bits(submission: Submission, judge: Judge) -> None:
     """Pages beyond 2^15 and 2^16; K and V are expanded along the slots of a page, so that so many take 4 MB."""
-    rng = judge.rng()
-    near = cache.case(rng, lens=(37, 90), kv_heads=1, head_dim=32)
-    # Half of them need the 16th bit, half the 17th.
-    above = np.where(np.arange(near.pages) % 2, PAGES_OF_16_BITS, PAGES_OF_16_BITS // 2)
-    numbers = rng.permutation(above + np.arange(near.pages))
     memory = Memory("head-broadcast", "head-broadcast", integers="int64")
-    near = cache.shared_along(near, memory)
-    far = cache.renumbered(near, numbers, PAGES_OF_16_BITS + near.pages)
+    near = cache.shared_along(cache.case(judge.rng(), lens=(37, 90), kv_heads=1, head_dim=32), memory)
+    far = cache.renumbered(near, _beyond_16_bits(near.pages), PAGES_OF_16_BITS + near.pages)
     tensors = tuple(cache.to_tensors(case, submission.device, memory) for case in (near, far))
-    attending.judge_far(judge, submission, near, tensors, _NUMBER)  # type: ignore[arg-type]
+    attending.judge_elsewhere(judge, submission, near, tensors, _NUMBER)  # type: ignore[arg-type]
+
+
+@check("wide-offsets")
+def test_append_to_page_numbers_beyond_16_bits(submission: Submission, judge: Judge) -> None:
+    """A token for each of two sequences, in caches as above."""
+    memory = Memory("head-broadcast", "head-broadcast")
+    made = appending.case(judge.rng(), lens=(37, 90), kv_heads=1, head_dim=32)
+    made = replace(made, before=cache.shared_along(made.before, memory))
+    numbers = _beyond_16_bits(made.before.pages)
+    far = replace(made, before=cache.renumbered(made.before, numbers, PAGES_OF_16_BITS + numbers.size))
+    near = appending.to_tensors(made, submission.device)
+    tensors = (near, appending.to_tensors(far, submission.device, memory))
+    appending.judge_elsewhere(judge, submission, made, tensors, _NUMBER, numbers=numbers)
+
+
+def _beyond_16_bits(pages: int) -> np.ndarray:
+    """Numbers for so many pages: every other one needs the 16th bit, the rest the 17th."""
+    above = np.where(np.arange(pages) % 2, PAGES_OF_16_BITS, PAGES_OF_16_BITS // 2)
+    return above + np.arange(pages)
 
 
 @check("wide-offsets")
@@ -416,10 +437,10 @@ def test_pages_beyond_int32(submission: Submission, judge: Judge, wide: str) -> 
     in_a_row = {"lens": (37, 90), "order": "ordered", "spare": 0}
     case = cache.case(judge.rng(), **in_a_row)  # type: ignore[arg-type]
     near = cache.to_tensors(case, submission.device)
-    attending.judge_far(judge, submission, case, (near, _spread(near, 1 if wide == "k_cache" else 2)), _OFFSET)
+    attending.judge_elsewhere(judge, submission, case, (near, _spread(near, 1 if wide == "k_cache" else 2)), _OFFSET)
     made = appending.case(judge.rng(), **in_a_row)  # type: ignore[arg-type]
     near = appending.to_tensors(made, submission.device)
-    appending.judge_far(judge, submission, made, (near, _spread(near, 2 if wide == "k_cache" else 3)), _OFFSET)
+    appending.judge_elsewhere(judge, submission, made, (near, _spread(near, 2 if wide == "k_cache" else 3)), _OFFSET)
 
 
 def _spread(tensors: tuple[Tensor, ...], index: int) -> tuple[Tensor, ...]:
@@ -451,6 +472,15 @@ _NUMBER = Diagnosis(
 )
 _OFFSET = Diagnosis(
     id="offset-32-bit", text="Offsets pass through 32 bits: make the page 64-bit before it is multiplied by its stride."
+)
+_STRIDES = Diagnosis(
+    id="strides-ignored",
+    text="Contiguous tensors of the same values come out right: q, K, V, the tokens, the table and the lengths have "
+    "strides of their own.",
+)
+_ZERO = Diagnosis(
+    id="stride-of-zero",
+    text="Contiguous tensors of the same values come out right: take a stride of 0 (an expanded tensor) as it is.",
 )
 _HISTORY = Diagnosis(id="call-depends-on-history", text="Calls with equal inputs give different bits.")
 # kept-from-students-7ac11dc39b6f8a77

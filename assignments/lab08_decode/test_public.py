@@ -37,7 +37,7 @@ def test_append_in_the_middle_of_a_page(submission: Submission, judge: Judge) ->
 @check("one-page")
 def test_decode_over_one_page(submission: Submission, judge: Judge) -> None:
     """A full page of 64 tokens, two query heads on each of two kv heads, one split."""
-    case = cache.case(judge.rng(), lens=(64,), page_size=64, margin=1, idle=1)
+    case = cache.case(judge.rng(), lens=(64,), page_size=64, spare=6, margin=2, idle=1)
     attending.judge_decode(judge, case, *attending.run_decode(submission, case))
 
 

@@ -64,15 +64,20 @@ def judge_decode(judge: Judging, case: DecodeCase, o: Tensor | Array, lse: Tenso
     """
     sequences = sequences_of(case, o, lse)
     prefix = f"{label}: " if label else ""
+    measure(judge, sequences, prefix)
+    wrong = [sequence for sequence in sequences if sequence.breaches]
+    if wrong:
+        found = decode_diagnosis.diagnose(case, sequences) or _forward_mistake(wrong)
+        judge.fail(prefix + _explain(case, wrong), diagnosis=found)
+
+
+def measure(judge: Judging, sequences: list[Sequence], prefix: str = "") -> None:
+    """Report how close an answer came."""
     held = [s for s in sequences if s.bounds is not None]
     if held:
         shares = [s.error() / s.allowed for s in held if s.allowed]
         judge.measure(f"{prefix}o_max_error", max(s.error() for s in held))
         judge.measure(f"{prefix}o_error_over_allowed", max(shares, default=0.0))
-    wrong = [sequence for sequence in sequences if sequence.breaches]
-    if wrong:
-        found = decode_diagnosis.diagnose(case, sequences) or _forward_mistake(wrong)
-        judge.fail(prefix + _explain(case, wrong), diagnosis=found)
 
 
 def sequences_of(case: DecodeCase, o: Tensor | Array, lse: Tensor | Array) -> list[Sequence]:
@@ -126,22 +131,31 @@ def _common(case: DecodeCase, wrong: list[Sequence]) -> str:
     return f" ({names[0]})" if names else ""
 
 
-def judge_far(judge: Judging, submission: Calling, case: DecodeCase, tensors: NearAndFar, found: Diagnosis) -> None:
-    """Judge a case as it is, and then with the same tokens far out in memory: who fails there alone has that mistake.
+def judge_elsewhere(
+    judge: Judging, submission: Calling, case: DecodeCase, tensors: NearAndFar, found: Diagnosis
+) -> None:
+    """Judge a case in memory of another kind; who fails there alone has the mistake that such memory shows.
 
     Args:
-        tensors: of the case as it is, and of the far one.
-        found: the mistake that the far one shows.
+        tensors: of the case as it usually lies, which is asked for only after a failure, and of the other kind.
+        found: the mistake.
+
+    Raises:
+        what `judge.fail` raises: the answer is wrong. And see `run_decode`.
     """
     near, far = (partial(submission.call, FUNCTION, *given, module=MODULE, **options(case)) for given in tensors)
-    judge_decode(judge, case, *check_decode(near(), case, submission.device))
     try:
-        answer = check_decode(far(), case, submission.device)
+        sequences = sequences_of(case, *check_decode(far(), case, submission.device))
     except (OutOfBounds, Crashed):
-        judge.fail(f"Memory outside of the caches is accessed. {found.text}", diagnosis=found)
-    wrong = [sequence for sequence in sequences_of(case, *answer) if sequence.breaches]
-    if wrong:
-        judge.fail(f"{_explain(case, wrong)} {found.text}", diagnosis=found)
+        what = "Memory outside of the tensors is accessed."
+    else:
+        measure(judge, sequences)
+        wrong = [sequence for sequence in sequences if sequence.breaches]
+        if not wrong:
+            return
+        what = _explain(case, wrong)
+    judge_decode(judge, case, *check_decode(near(), case, submission.device))
+    judge.fail(f"{what} {found.text}", diagnosis=found)
 
 
 def same_bits(

@@ -130,7 +130,7 @@ def case(
         room: tokens beyond each length that the table has pages for.
         idle: further columns of the table; they and what no token needs name a spare page, as when pages are reserved.
         shared: so many first pages of sequence 0 are also the first pages of every other (as far as it has pages).
-        margin: so many pages at either end of the cache are spare ones, which no sequence owns.
+        margin: so many pages at either end of the cache are among the spare ones.
     """
     longest = max([*lens, 1])
     shape = families.AttentionShape(len(lens), q_heads, kv_heads, 1, longest, head_dim)

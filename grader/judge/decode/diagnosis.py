@@ -71,7 +71,9 @@ def diagnose(case: DecodeCase, sequences: list[Sequence]) -> Diagnosis | None:
     found: list[tuple[Match, Mistake]] = []
     for mistake in CATALOGUE:
         if mistake.shows(case):
-            matches = [m for m in (_match(case, variant, sequences) for variant in mistake.variants) if m is not None]
+            matches = [
+                m for m in (_match(case, mistake, variant, sequences) for variant in mistake.variants) if m is not None
+            ]
             if matches:
                 found.append((min(matches, key=lambda match: (not match.tells_lse, match.distance)), mistake))
     # A prediction that tells the LSE too, and rightly, explains more than one that doesn't.
@@ -102,9 +104,10 @@ def _predict(variant: Variant, case: DecodeCase, index: int) -> Answer:
         return variant(case, index)
 
 
-def _match(case: DecodeCase, variant: Variant, sequences: list[Sequence]) -> Match | None:
+def _match(case: DecodeCase, mistake: Mistake, variant: Variant, sequences: list[Sequence]) -> Match | None:
     """How well a prediction explains the answer; None when it doesn't."""
     near, far, explains, tells_lse = 0.0, 0.0, False, True
+    tells_number = mistake.nan or not (np.isnan(case.k_cache).any() or np.isnan(case.v_cache).any())
     for sequence in sequences:
         predicted, lse = _predict(variant, case, sequence.index)
         tells_lse &= lse is not None
@@ -118,6 +121,7 @@ def _match(case: DecodeCase, variant: Variant, sequences: list[Sequence]) -> Mat
         finite = ~np.isnan(predicted)
         if not finite.any():
             continue
+        tells_number |= bool(sequence.breaches)
         away = np.abs(sequence.o - predicted)[finite]
         grown = max(1.0, float(np.abs(predicted[finite]).max()) / (float(np.abs(sequence.oracle).max()) or 1.0))
         if away.max() > SLACK * (sequence.allowed or 1e-3) * grown:
@@ -131,7 +135,7 @@ def _match(case: DecodeCase, variant: Variant, sequences: list[Sequence]) -> Mat
         near += float(np.square(away).sum())
         far += float(np.square(sequence.o - sequence.oracle)[finite].sum())
     ratio = float(np.sqrt(near / far)) if far else 0.0
-    return Match(ratio, tells_lse) if explains and ratio <= EXPLAINED else None
+    return Match(ratio, tells_lse) if explains and tells_number and ratio <= EXPLAINED else None
 
 
 def _underflowed(sequence: Sequence, predicted: Array) -> bool:

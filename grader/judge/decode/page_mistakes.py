@@ -207,17 +207,20 @@ MISTAKES: tuple[Mistake, ...] = (
         "selection, not by arithmetic.",
         tuple(partial(_poisoned_answer, of_k=True, tile=tile) for tile in (0, *TILES)),
         _has_nan,
+        nan=True,
     ),
     Mistake(
         "unused-v-read",
         "O is NaN where unused slots of V hold NaN: their weight is 0, but 0 * NaN is NaN. Load them as zeros.",
         tuple(partial(_poisoned_answer, of_k=False, tile=tile) for tile in (0, *TILES)),
         _has_nan,
+        nan=True,
     ),
     Mistake(
         "empty-sequence-nan",
         "Empty sequences are NaN (0/0, inf - inf, or never written); they must give O = 0 and LSE = -inf.",
         (_empty_is_nan,),
         lambda case: 0 in case.lens,
+        nan=True,
     ),
 )

@@ -18,12 +18,16 @@ Variant = Callable[[DecodeCase, int], Answer]
 
 @dataclass(frozen=True, eq=False)
 class Mistake:
-    """One known mistake: name, sentence for the student, what it produces in each flavour, where it can show."""
+    """One known mistake: name, sentence for the student, what it produces in each flavour, where it can show.
+
+    `nan` says that NaN alone is what it is recognised by; where caches hold NaN any other must predict a number.
+    """
 
     id: str
     text: str
     variants: tuple[Variant, ...]
     shows: Callable[[DecodeCase], bool] = lambda case: True
+    nan: bool = False
 
 
 def walk(case: DecodeCase, row: Array, count: int, page_size: int | None = None) -> tuple[Array, Array]:

@@ -16,6 +16,8 @@ from grader.judge.decode.predictions import Answer, Mistake, Variant, attend, sc
 from grader.judge.precision import LN_2, LOG2_E, Array
 
 TILES = (16, 32, 64, 128)
+FEW = 8
+"""Up to so many splits any merge holds."""
 
 
 def _cuts(case: DecodeCase, length: int, unit: int, floor: bool = False) -> list[tuple[int, int]]:
@@ -94,7 +96,9 @@ def _some_splits(case: DecodeCase, index: int, unit: int, last: bool) -> Answer:
 def _empty_split_is_nan(case: DecodeCase, index: int, unit: int) -> Answer:
     cuts = _cuts(case, case.lens[index], unit)
     o, lse = _merge(*_partials(case, index, cuts)[:2])
-    hollow = any(a == b for a, b in cuts)
+    # An empty sequence's splits are all empty; where no other has an empty one, it is the sequence that fails.
+    lens = [length for length in case.lens if length] if not case.lens[index] else [case.lens[index]]
+    hollow = any(a == b for length in lens for a, b in _cuts(case, length, unit))
     return (np.full_like(o, np.nan), None) if hollow else (o, lse)
 
 
@@ -137,6 +141,15 @@ def _empty_weighs(case: DecodeCase, index: int, unit: int) -> Answer:
     return _merge(outputs, np.where(np.isneginf(lses), 0.0, lses))
 
 
+def _first_few(case: DecodeCase, index: int, unit: int, held: int, of_output: bool) -> Answer:
+    """A merge that holds so many splits' LSE, and their outputs alone or all of them."""
+    outputs, lses, _ = _partials(case, index, _cuts(case, case.lens[index], unit))
+    few, lse = _merge(outputs[:held], lses[:held])
+    if of_output or len(lses) <= held:
+        return few, lse
+    return (np.exp(lses - lse)[..., None] * outputs).sum(axis=0), lse
+
+
 def _merged_without_max(case: DecodeCase, index: int, unit: int, guarded: bool) -> Answer:
     """exp of each LSE itself, in float32, which overflows and underflows."""
     outputs, lses, _ = _partials(case, index, _cuts(case, case.lens[index], unit))
@@ -172,6 +185,7 @@ MISTAKES: tuple[Mistake, ...] = (
         _each_unit(_empty_split_is_nan),
         # Where caches hold NaN, NaN is what reading them gives.
         lambda case: _split(case) and not np.isnan(case.v_cache).any(),
+        nan=True,
     ),
     Mistake(
         "split-merged-without-weights",
@@ -251,6 +265,18 @@ MISTAKES: tuple[Mistake, ...] = (
             for variant in _each_unit(partial(_merged_without_max, guarded=guarded))
         ),
         _split,
+        nan=True,
+    ),
+    Mistake(
+        "first-splits-only",
+        "Your output equals a merge that takes the first few splits into account: up to 128 have to be merged.",
+        tuple(
+            variant
+            for held in (2, 4, 8, 16, 32)
+            for of_output in (False, True)
+            for variant in _each_unit(partial(_first_few, held=held, of_output=of_output))
+        ),
+        lambda case: (case.num_splits or 1) > FEW,
     ),
     Mistake(
         "split-missing",

@@ -142,12 +142,13 @@ def _cache(value: object, name: str) -> Array:
     return value.data
 
 
-def _new_rows(made: Generation, values: Array) -> Array:
-    """The new tokens' rows of a cache as (batch, kv_heads, steps, head_dim)."""
+def _new_rows(made: Generation, values: Array, late: int = 0) -> Array:
+    """The new tokens' rows of a cache as (batch, kv_heads, steps, head_dim); without the last `late` ones, the rows
+    that lie so many slots behind theirs."""
     start = made.start
     rows = []
     for sequence, length in enumerate(start.lens):
-        at, slot = start.place(start.table[sequence], length + np.arange(made.steps))
+        at, slot = start.place(start.table[sequence], length + np.arange(late, made.steps))
         rows.append(np.swapaxes(values[at, slot], 0, 1))
     return np.stack(rows)
 
@@ -159,6 +160,13 @@ def _judge_cached_keys(judge: Judging, made: Generation, k_cache: Array) -> None
     if (absolute_error(got, rotary.rotate(case)) <= rotary.allowed(case)).all():
         return
     found = rotary.diagnose(case, got)
+    late = _new_rows(made, k_cache, late=1)
+    if (
+        found is None
+        and (absolute_error(late, rotary.rotate(case)[:, :, :-1]) <= rotary.allowed(case)[:, :, :-1]).all()
+    ):
+        text = "The new token lies one slot too late: it belongs to position context_lens[b], counted from 0."
+        found = Diagnosis(id="append-one-late", text=text)
     told = f" {found.text}" if found else ""
     judge.fail(
         "The cached K of the new tokens is not K rotated by their position, the context length before them." + told,

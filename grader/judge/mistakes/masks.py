@@ -175,6 +175,12 @@ MISTAKES: tuple[Mistake, ...] = (
         lambda case: case.scale is not None,
         group="scale",
     ),
+    Mistake(
+        "scale-sign-lost",
+        "Your output equals attention scaled by |scale|: a negative scale is to be taken as it is.",
+        (partial(_with_scale_factor, factor=-1.0),),
+        lambda case: case.softmax_scale < 0.0,
+    ),
     Mistake("scale-missing", "Your output equals attention whose scores are not scaled at all.", (_scale_missing,)),
     Mistake("scale-applied-twice", "Your output equals attention with the scale applied twice.", (_scale_twice,)),
     Mistake(
