@@ -139,8 +139,8 @@ def test_nothing_to_do(submission: Submission, judge: Judge, batch: int, q_len: 
         (("contiguous", "seqlen-last", "every-other-head"), 1),
         (("misaligned", "head-broadcast", "padded-rows"), 1),
         (("transposed", "batch-broadcast", "seqlen-last"), 2),
-        (("padded-rows", "key-broadcast", "contiguous"), 1),
-        (("contiguous", "transposed", "key-broadcast"), 2),
+        (("padded-rows", "seqlen-broadcast", "contiguous"), 1),
+        (("contiguous", "transposed", "seqlen-broadcast"), 2),
     ],
 )
 def test_each_tensor_has_its_own_strides(
@@ -148,7 +148,7 @@ def test_each_tensor_has_its_own_strides(
 ) -> None:
     """Transposed, padded, offset, interleaved and broadcast memory, a different one for q, k and v."""
     # One key past whole tiles: where a row of a broadcast tensor stands for all, a length of 1 doesn't.
-    k_len = 97 if "key-broadcast" in layout else 70
+    k_len = 97 if "seqlen-broadcast" in layout else 70
     _forward(submission, judge, batch=batch, q_len=50, k_len=k_len, head_dim=64, layout=layout)
 
 

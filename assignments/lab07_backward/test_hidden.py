@@ -209,8 +209,8 @@ def test_forward_and_autograd_read_strides(submission: Submission, judge: Judge)
         (("contiguous", "padded-rows", "transposed"), "transposed", "contiguous"),
         (("transposed", "seqlen-last", "contiguous"), "contiguous", "transposed"),
         (("every-other-head", "transposed", "misaligned"), "seqlen-last", "padded-rows"),
-        (("padded-rows", "key-broadcast", "transposed"), "transposed", "contiguous"),
-        (("contiguous", "transposed", "key-broadcast"), "contiguous", "padded-rows"),
+        (("padded-rows", "seqlen-broadcast", "transposed"), "transposed", "contiguous"),
+        (("contiguous", "transposed", "seqlen-broadcast"), "contiguous", "padded-rows"),
     ],
 )
 def test_each_tensor_has_its_own_strides(
@@ -219,7 +219,7 @@ def test_each_tensor_has_its_own_strides(
     """Transposed, padded, interleaved memory, a different one for dO, O, q, k and v."""
     # One key past whole tiles: where a row of a broadcast tensor stands for all, a length of 1 doesn't.
     _backward(
-        submission, judge, batch=2, q_len=40, k_len=65 if "key-broadcast" in layout else 60, head_dim=32,
+        submission, judge, batch=2, q_len=40, k_len=65 if "seqlen-broadcast" in layout else 60, head_dim=32,
         layout=layout, grad_layout=grad_layout, o_layout=o_layout,
     )  # fmt: skip
 

@@ -22,6 +22,7 @@ from grader.sandbox.wire import Tensor
 COURSE = Path(__file__).resolve().parents[2]
 CARDS = ("l4", "a10", "rtx3090", "a100-80gb", "h100-sxm")
 HUGE = 2**31 - 1
+PAGES_OF_16_BITS = 2**16
 # A call's caches take at most 0.5 GB, so that a window of several calls fits a card of 24 GB.
 BANDWIDTH_SHAPES = (
     DecodeShape(16, 32, 8, 8192, 128, 16, "bfloat16"),
@@ -31,12 +32,17 @@ BANDWIDTH_SHAPES = (
 PAGING_SHAPE = DecodeShape(16, 32, 8, 8192, 128, 16, "bfloat16")
 
 
-def _decode(
-    submission: Submission, judge: Judge, label: str = "", memory: Memory = cache.PLAIN, **options: object
-) -> None:
+def _decode(submission: Submission, judge: Judge, label: str = "", **options: object) -> None:
     """Draw a case, run it, judge it."""
     case = cache.case(judge.rng(), **options)  # type: ignore[arg-type]
-    attending.judge_decode(judge, case, *attending.run_decode(submission, case, memory), label=label)
+    attending.judge_decode(judge, case, *attending.run_decode(submission, case), label=label)
+
+
+def _decode_in(submission: Submission, judge: Judge, memory: Memory, found: Diagnosis, **options: object) -> None:
+    """Draw a case, run it in memory that shows the mistake `found`, judge it."""
+    case = cache.shared_along(cache.case(judge.rng(), **options), memory)  # type: ignore[arg-type]
+    plain, given = (cache.to_tensors(case, submission.device, kind) for kind in (cache.PLAIN, memory))
+    attending.judge_elsewhere(judge, submission, case, (plain, given), found)
 
 
 def _rope(submission: Submission, judge: Judge, **options: object) -> None:
@@ -127,16 +133,18 @@ def test_append_to_more_kv_heads_than_a_card_has_sms(submission: Submission, jud
 @pytest.mark.parametrize(
     ("memory", "dtype", "head_dim"),
     [
-        (Memory("transposed", "padded-rows", fused=True), "float16", 64),
-        (Memory("offset", "transposed", integers="int64", wide_table=True), "bfloat16", 64),
-        (Memory("seqlen-last", "contiguous", integers="int64"), "float32", 80),
+        (Memory("transposed", "padded-rows", q="fused", table="columns"), "float16", 64),
+        (Memory("offset", "transposed", integers="int64", table="wide", lens="wide"), "bfloat16", 64),
+        (Memory("seqlen-last", "contiguous", q="expanded", integers="int64"), "float32", 80),
     ],
     ids=["heads-first", "wide-table", "columns"],
 )
 def test_append_with_strides(submission: Submission, judge: Judge, memory: Memory, dtype: str, head_dim: int) -> None:
-    """K's and V's caches laid out differently, tokens that are slices, tables of both integer types."""
+    """K's and V's caches laid out differently; tokens that are slices, or one for all; tables of any strides."""
     case = appending.case(judge.rng(), lens=(5, 16, 33), dtype=dtype, head_dim=head_dim)
-    appending.judge_append(judge, submission, case, memory)
+    case = appending.shared_along(case, memory)
+    plain, given = (appending.to_tensors(case, submission.device, kind) for kind in (cache.PLAIN, memory))
+    appending.judge_elsewhere(judge, submission, case, (plain, given), _STRIDES)
 
 
 @check("append-traffic")
@@ -152,11 +160,11 @@ def test_append_moves_the_new_rows_only(submission: Submission, judge: Judge) ->
 
 
 @check("permuted-pages")
-@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("splits", [1, 2])
 def test_page_order_changes_no_bit(submission: Submission, judge: Judge, splits: int) -> None:
     """The same tokens in pages in a row and in pages anywhere."""
     rng = judge.rng()
-    ordered = cache.case(rng, lens=(150, 64, 33), order="ordered", num_splits=splits)
+    ordered = cache.case(rng, lens=(150, 192, 133), order="ordered", num_splits=splits)
     moved = cache.reordered(ordered, rng)
     answers = [attending.run_decode(submission, case) for case in (ordered, moved)]
     for case, answer, label in zip((ordered, moved), answers, ("pages in a row", "pages anywhere"), strict=True):
@@ -166,18 +174,29 @@ def test_page_order_changes_no_bit(submission: Submission, judge: Judge, splits:
 
 @check("unused-nan")
 @pytest.mark.parametrize(("k", "v"), [(False, True), (True, False), (True, True)], ids=["v", "k", "both"])
-@pytest.mark.parametrize("splits", [1, 3])
-def test_nan_where_no_token_is(submission: Submission, judge: Judge, k: bool, v: bool, splits: int) -> None:
-    """NaN in every unused slot and page of V, of K, and of both."""
-    case = cache.poisoned(cache.case(judge.rng(), lens=(37, 70, 48), num_splits=splits), k, v)
+@pytest.mark.parametrize(("lens", "splits"), [((37, 70, 48), 1), ((150, 199, 240), 2)], ids=["1", "2"])
+def test_nan_where_no_token_is(
+    submission: Submission, judge: Judge, k: bool, v: bool, lens: tuple[int, ...], splits: int
+) -> None:
+    """NaN in every unused slot and page of V, of K, and of both; page 0, which masked look-ups give, is such a page."""
+    case = cache.poisoned(cache.case(judge.rng(), lens=lens, margin=1, num_splits=splits), k, v)
+    attending.judge_decode(judge, case, *attending.run_decode(submission, case))
+
+
+@check("unused-nan")
+def test_nan_in_the_page_of_unused_entries(submission: Submission, judge: Judge) -> None:
+    """Entries that no token needs name a page of NaN, as where pages are reserved or were given to others."""
+    case = cache.poisoned(cache.case(judge.rng(), lens=(37, 70, 48), margin=1, idle=4), k=True, v=True)
     attending.judge_decode(judge, case, *attending.run_decode(submission, case))
 
 
 @check("unused-entries")
-@pytest.mark.parametrize("splits", [1, 5])
-def test_unused_table_entries_are_not_followed(submission: Submission, judge: Judge, splits: int) -> None:
+@pytest.mark.parametrize(("lens", "splits"), [((37, 5, 130), 1), ((150, 199), 2)], ids=["1", "2"])
+def test_unused_table_entries_are_not_followed(
+    submission: Submission, judge: Judge, lens: tuple[int, ...], splits: int
+) -> None:
     """-1 and pages just past the cache, with every access counted; then the largest integer."""
-    case = cache.case(judge.rng(), lens=(37, 0, 130), num_splits=splits)
+    case = cache.case(judge.rng(), lens=lens, num_splits=splits)
     for unused in (cache.NO_PAGE, case.pages + 2):
         tensors = cache.to_tensors(case, memory=Memory(unused=unused))
         traced = submission.traced_call(
@@ -191,38 +210,63 @@ def test_unused_table_entries_are_not_followed(submission: Submission, judge: Ju
 
 
 @check("lengths")
-@pytest.mark.parametrize("splits", [1, 2])
-def test_lengths_around_whole_pages(submission: Submission, judge: Judge, splits: int) -> None:
-    """0, 1, one less than a page, a page, one more, and the same around four pages."""
-    _decode(submission, judge, lens=(0, 1, 15, 16, 17, 63, 64, 65), num_splits=splits, kv_heads=1)
+@pytest.mark.parametrize(
+    ("lens", "splits"),
+    [((0, 1, 15, 16, 17, 63, 64, 65), 1), ((0, 129, 143, 144, 145, 191, 192, 193), 2)],
+    ids=["1", "2"],
+)
+def test_lengths_around_whole_pages(submission: Submission, judge: Judge, lens: tuple[int, ...], splits: int) -> None:
+    """0, 1, one less than a page, a page, one more, and the same around several pages."""
+    _decode(submission, judge, lens=lens, num_splits=splits, kv_heads=1)
+
+
+@check("lengths")
+def test_batch_of_none(submission: Submission, judge: Judge) -> None:
+    """No sequence: results without a row, and caches that keep their bytes."""
+    for splits in (1, None):
+        case = cache.case(judge.rng(), lens=(37, 20), num_splits=splits)
+        attending.run_decode(submission, cache.without_sequences(case))
+    made = appending.case(judge.rng(), lens=(37, 20))
+    none = replace(made, before=cache.without_sequences(made.before), k=made.k[:0], v=made.v[:0])
+    appending.judge_append(judge, submission, none)
 
 
 @check("shared-pages")
-@pytest.mark.parametrize("splits", [1, 3])
-def test_sequences_that_share_pages(submission: Submission, judge: Judge, splits: int) -> None:
-    """A common prefix of three pages: one sequence goes on behind it, one ends inside of it, one is as long."""
-    _decode(submission, judge, lens=(90, 70, 37, 90), shared=3, num_splits=splits)
+@pytest.mark.parametrize(
+    ("lens", "shared", "splits"), [((90, 70, 37, 90), 3, 1), ((190, 170, 137, 190), 9, 2)], ids=["1", "2"]
+)
+def test_sequences_that_share_pages(
+    submission: Submission, judge: Judge, lens: tuple[int, ...], shared: int, splits: int
+) -> None:
+    """A common prefix of pages: one sequence goes on behind it, one ends inside of it, one is as long."""
+    _decode(submission, judge, lens=lens, shared=shared, num_splits=splits)
+
+
+@check("shared-pages")
+def test_sequences_that_share_a_row_of_the_table(submission: Submission, judge: Judge) -> None:
+    """One row of the table, expanded over three sequences of other lengths."""
+    _decode_in(submission, judge, Memory(table="expanded"), _ZERO, lens=(90, 70, 37), shared=6)
 
 
 @check("page-sizes")
 @pytest.mark.parametrize(
     ("page_size", "memory"),
     [
-        (32, Memory(integers="int64")),
-        (64, Memory(wide_table=True)),
-        (128, Memory(integers="int64", wide_table=True)),
+        (32, Memory(integers="int64", table="columns")),
+        (64, Memory(table="wide", lens="wide")),
+        (128, Memory(integers="int64", table="wide", lens="wide")),
     ],
     ids=["32", "64", "128"],
 )
 def test_page_sizes_and_tables(submission: Submission, judge: Judge, page_size: int, memory: Memory) -> None:
-    """Pages of 32, 64 and 128 tokens, more of them reserved than used; tables and lengths that are slices."""
-    _decode(submission, judge, lens=(150, 97), page_size=page_size, idle=10, memory=memory)
+    """Pages of 32, 64 and 128 tokens, more of them reserved than used; tables and lengths of any strides."""
+    _decode_in(submission, judge, memory, _STRIDES, lens=(150, 97), page_size=page_size, idle=10)
 
 
 @check("many-splits")
-@pytest.mark.parametrize(("lens", "splits"), [((5, 40), 7), ((1, 0, 70), 16), ((130, 129), 6)])
+@pytest.mark.parametrize(("lens", "splits"), [((5, 40), 7), ((1, 70), 128), ((130, 129), 6), ((5000,), 40)])
 def test_more_splits_than_pages(submission: Submission, judge: Judge, lens: tuple[int, ...], splits: int) -> None:
-    """More splits than pages, than tokens, than an empty sequence can have; and a number that divides nothing."""
+    """More splits than pages and than tokens; a number that divides nothing; many that all have keys."""
     _decode(submission, judge, lens=lens, num_splits=splits, kv_heads=1, q_heads=2)
 
 
@@ -261,23 +305,39 @@ def test_more_kv_heads_than_a_card_has_sms(submission: Submission, judge: Judge)
 @pytest.mark.parametrize(
     "memory",
     [
-        Memory("transposed", "contiguous", fused=True),
+        Memory("transposed", "contiguous", q="fused"),
         Memory("padded-rows", "transposed"),
         Memory("misaligned", "every-other-head"),
-        Memory("contiguous", "seqlen-last", fused=True),
+        Memory("contiguous", "seqlen-last", q="fused"),
     ],
     ids=["heads-first-k", "heads-first-v", "interleaved", "columns"],
 )
 def test_each_tensor_has_its_own_strides(submission: Submission, judge: Judge, memory: Memory) -> None:
     """K's and V's caches with other axes outside, padded, offset; q a slice of fused rows."""
-    _decode(submission, judge, lens=(37, 50), memory=memory)
+    _decode_in(submission, judge, memory, _STRIDES, lens=(37, 50))
+
+
+@check("cache-layouts")
+@pytest.mark.parametrize(
+    ("memory", "lens"),
+    [
+        (Memory("head-broadcast", "contiguous"), (65, 50)),
+        (Memory("contiguous", "head-broadcast"), (65, 50)),
+        (Memory("seqlen-broadcast", "transposed", q="expanded"), (33, 50)),
+        (Memory("transposed", "seqlen-broadcast", lens="expanded"), (33, 33)),
+    ],
+    ids=["slots-of-k", "slots-of-v", "heads-of-k", "heads-of-v"],
+)
+def test_expanded_tensors(submission: Submission, judge: Judge, memory: Memory, lens: tuple[int, ...]) -> None:
+    """A stride of 0 along the slots of a page or the heads, of K or V alone; in q, and in the lengths."""
+    _decode_in(submission, judge, memory, _ZERO, lens=lens)
 
 
 @check("hard-scores")
-@pytest.mark.parametrize("family", ["far-below-60", "far-below-700", "fp16-overflow", "peaked"])
+@pytest.mark.parametrize("family", ["fp16-overflow", "far-below-60", "far-below-700", "peaked"])
 def test_hard_scores_across_splits(submission: Submission, judge: Judge, family: str) -> None:
-    """Scores hundreds and tens of thousands below zero, beyond float16, and far apart; three splits."""
-    _decode(submission, judge, lens=(150, 37), family=family, num_splits=3)
+    """Scores hundreds and tens of thousands below zero, beyond float16, and far apart; two splits."""
+    _decode(submission, judge, lens=(150, 199), family=family, num_splits=2)
 
 
 @check("dtypes")
@@ -285,14 +345,14 @@ def test_hard_scores_across_splits(submission: Submission, judge: Judge, family:
 @pytest.mark.parametrize("splits", [1, 2])
 def test_dtypes(submission: Submission, judge: Judge, dtype: str, family: str, splits: int) -> None:
     """The bounds of float32 are those of float32 arithmetic; TF32 is a thousand times coarser."""
-    _decode(submission, judge, lens=(150, 37), dtype=dtype, family=family, num_splits=splits)
+    _decode(submission, judge, lens=(150, 199), dtype=dtype, family=family, num_splits=splits)
 
 
 @check("scale-and-head-dim")
-@pytest.mark.parametrize(("head_dim", "scale"), [(64, 0.5), (64, None), (80, None), (128, 0.03)])
+@pytest.mark.parametrize(("head_dim", "scale"), [(64, 0.5), (64, None), (80, None), (128, 0.03), (64, -0.3), (64, 0.0)])
 def test_scale_and_head_dim(submission: Submission, judge: Judge, head_dim: int, scale: float | None) -> None:
-    """Two scales at one shape; 1/sqrt(80) whatever the tile is padded to."""
-    _decode(submission, judge, lens=(37, 50), head_dim=head_dim, scale=scale, family="peaked", num_splits=2)
+    """Four scales at one shape, 0 and a negative one among them; 1/sqrt(80) whatever the tile is padded to."""
+    _decode(submission, judge, lens=(37, 150), head_dim=head_dim, scale=scale, family="peaked")
 
 
 @check("decode-equals-prefill")
@@ -300,14 +360,17 @@ def test_scale_and_head_dim(submission: Submission, judge: Judge, head_dim: int,
     ("options", "rope"),
     [
         ({"lens": (0, 13), "kv_heads": 1, "q_heads": 3}, {}),
-        ({"lens": (30, 5), "kv_heads": 2, "q_heads": 4, "num_splits": 2}, {"interleaved": True, "rotary_dim": 32}),
+        (
+            {"lens": (140, 134), "kv_heads": 2, "q_heads": 4, "num_splits": 2, "scale": 0.3},
+            {"interleaved": True, "rotary_dim": 32},
+        ),
     ],
     ids=["half-split", "interleaved-partial"],
 )
 def test_token_by_token_equals_prefill(
     submission: Submission, judge: Judge, options: dict[str, object], rope: dict[str, object]
 ) -> None:
-    """Ten steps across page boundaries, behind a context of its own for each sequence."""
+    """Ten steps across page boundaries, behind a context of its own for each sequence; the options reach each part."""
     made = stepping.generation(judge.rng(), steps=10, **options, **rope)  # type: ignore[arg-type]
     stepping.judge_generation(judge, submission, made)
 
@@ -325,46 +388,67 @@ def test_code_for_every_card(submission: Submission, judge: Judge, q_heads: int)
 @check("repeatable")
 def test_calls_stand_alone(submission: Submission, judge: Judge) -> None:
     """Equal inputs at fresh addresses with other calls in between; memory is poisoned before every call."""
-    case = cache.case(judge.rng(), lens=(70, 37), num_splits=3, kv_heads=1, q_heads=2)
+    case = cache.case(judge.rng(), lens=(170, 137), num_splits=2, kv_heads=1, q_heads=2)
     first = attending.run_decode(submission, case)
     attending.judge_decode(judge, case, *first, label="first call")
-    for lens in ((37, 70), (5, 0), (90, 16)):
-        _decode(submission, judge, "another call", lens=lens, num_splits=3, kv_heads=1, q_heads=2)
+    for lens in ((137, 170), (199, 144), (150, 160)):
+        _decode(submission, judge, "another call", lens=lens, num_splits=2, kv_heads=1, q_heads=2)
     again = attending.run_decode(submission, case)
     attending.same_bits(judge, first, again, "A later call with equal inputs gives other bits.", _HISTORY)
 
 
 @check("wide-offsets")
+def test_page_numbers_beyond_16_bits(submission: Submission, judge: Judge) -> None:
+    """Pages beyond 2^15 and 2^16; K and V are expanded along the slots of a page, so that so many take 4 MB."""
+    memory = Memory("head-broadcast", "head-broadcast", integers="int64")
+    near = cache.shared_along(cache.case(judge.rng(), lens=(37, 90), kv_heads=1, head_dim=32), memory)
+    far = cache.renumbered(near, _beyond_16_bits(near.pages), PAGES_OF_16_BITS + near.pages)
+    tensors = tuple(cache.to_tensors(case, submission.device, memory) for case in (near, far))
+    attending.judge_elsewhere(judge, submission, near, tensors, _NUMBER)  # type: ignore[arg-type]
+
+
+@check("wide-offsets")
+def test_append_to_page_numbers_beyond_16_bits(submission: Submission, judge: Judge) -> None:
+    """A token for each of two sequences, in caches as above."""
+    memory = Memory("head-broadcast", "head-broadcast")
+    made = appending.case(judge.rng(), lens=(37, 90), kv_heads=1, head_dim=32)
+    made = replace(made, before=cache.shared_along(made.before, memory))
+    numbers = _beyond_16_bits(made.before.pages)
+    far = replace(made, before=cache.renumbered(made.before, numbers, PAGES_OF_16_BITS + numbers.size))
+    near = appending.to_tensors(made, submission.device)
+    tensors = (near, appending.to_tensors(far, submission.device, memory))
+    appending.judge_elsewhere(judge, submission, made, tensors, _NUMBER, numbers=numbers)
+
+
+def _beyond_16_bits(pages: int) -> np.ndarray:
+    """Numbers for so many pages: every other one needs the 16th bit, the rest the 17th."""
+    above = np.where(np.arange(pages) % 2, PAGES_OF_16_BITS, PAGES_OF_16_BITS // 2)
+    return above + np.arange(pages)
+
+
+@check("wide-offsets")
 @pytest.mark.parametrize("wide", ["k_cache", "v_cache"])
-@pytest.mark.parametrize("integers", ["int32", "int64"])
-def test_pages_beyond_int32(submission: Submission, judge: Judge, wide: str, integers: str) -> None:
+def test_pages_beyond_int32(submission: Submission, judge: Judge, wide: str) -> None:
     """One cache laid out so that its last page begins 2^31 elements in: 4.3 GB by strides alone; decode and append.
 
-    Every stride and page fits an int32; only their product doesn't.
+    Every stride and page fits an int32; only their product doesn't. A CPU has memory for the elements only.
     """
     # The last page, the one far out, is the last sequence's.
     in_a_row = {"lens": (37, 90), "order": "ordered", "spare": 0}
-    case = cache.case(judge.rng(), num_splits=2, **in_a_row)  # type: ignore[arg-type]
-    memory = Memory(integers=integers)
-    names = ("q", "k_cache", "v_cache", "block_table", "context_lens")
-    tensors = dict(zip(names, cache.to_tensors(case, submission.device, memory), strict=True))
-    tensors[wide] = _spread(tensors[wide])
-    result = submission.call(attending.FUNCTION, *tensors.values(), module=attending.MODULE, **attending.options(case))
-    answer = attending.check_decode(result, case, submission.device)
-    attending.judge_decode(judge, case, *answer, label=f"wide {wide}")
+    case = cache.case(judge.rng(), **in_a_row)  # type: ignore[arg-type]
+    near = cache.to_tensors(case, submission.device)
+    attending.judge_elsewhere(judge, submission, case, (near, _spread(near, 1 if wide == "k_cache" else 2)), _OFFSET)
     made = appending.case(judge.rng(), **in_a_row)  # type: ignore[arg-type]
-    given = list(appending.to_tensors(made, submission.device, memory))
-    index = 2 if wide == "k_cache" else 3
-    given[index] = _spread(given[index])
-    mutated = submission.mutating_call(appending.FUNCTION, *given, mutable=appending.MUTABLE, module=appending.MODULE)
-    appending.judge_caches(judge, made, mutated.arguments, label=f"wide {wide}")
+    near = appending.to_tensors(made, submission.device)
+    appending.judge_elsewhere(judge, submission, made, (near, _spread(near, 2 if wide == "k_cache" else 3)), _OFFSET)
 
 
-def _spread(tensor: Tensor) -> Tensor:
-    """A cache whose pages lie far apart: the last one begins 2^31 elements in, or a little later."""
-    pages, _, heads, dim = tensor.data.shape
+def _spread(tensors: tuple[Tensor, ...], index: int) -> tuple[Tensor, ...]:
+    """One of the tensors, a cache, with its pages far apart: the last one begins 2^31 elements in."""
+    pages, _, heads, dim = tensors[index].data.shape
     step = -(-(2**31) // (pages - 1) // 16) * 16 + 16
-    return replace(tensor, strides=(step, heads * dim, dim, 1))
+    wide = replace(tensors[index], strides=(step, heads * dim, dim, 1))
+    return (*tensors[:index], wide, *tensors[index + 1 :])
 
 
 @check("speed-bandwidth")
@@ -381,6 +465,22 @@ def test_paged_against_contiguous(submission: Submission, judge: Judge) -> None:
 
 _ORDER_MATTERS = Diagnosis(
     id="page-order-matters", text="Tiles or splits follow the pages' places in memory, not the tokens' positions."
+)
+_NUMBER = Diagnosis(
+    id="page-number-16-bit",
+    text="Page numbers pass through 16 bits: those of 32768 or of 65536 and more come out as others.",
+)
+_OFFSET = Diagnosis(
+    id="offset-32-bit", text="Offsets pass through 32 bits: make the page 64-bit before it is multiplied by its stride."
+)
+_STRIDES = Diagnosis(
+    id="strides-ignored",
+    text="Contiguous tensors of the same values come out right: q, K, V, the tokens, the table and the lengths have "
+    "strides of their own.",
+)
+_ZERO = Diagnosis(
+    id="stride-of-zero",
+    text="Contiguous tensors of the same values come out right: take a stride of 0 (an expanded tensor) as it is.",
 )
 _HISTORY = Diagnosis(id="call-depends-on-history", text="Calls with equal inputs give different bits.")
 # kept-from-students-7ac11dc39b6f8a77

@@ -37,7 +37,7 @@ def test_append_in_the_middle_of_a_page(submission: Submission, judge: Judge) ->
 @check("one-page")
 def test_decode_over_one_page(submission: Submission, judge: Judge) -> None:
     """A full page of 64 tokens, two query heads on each of two kv heads, one split."""
-    case = cache.case(judge.rng(), lens=(64,), page_size=64, spare=0)
+    case = cache.case(judge.rng(), lens=(64,), page_size=64, spare=6, margin=2, idle=1)
     attending.judge_decode(judge, case, *attending.run_decode(submission, case))
 
 
@@ -45,15 +45,24 @@ def test_decode_over_one_page(submission: Submission, judge: Judge) -> None:
 @pytest.mark.parametrize("family", ["normal", "rising"])
 def test_decode_over_pages_that_lie_anywhere(submission: Submission, judge: Judge, family: str) -> None:
     """150, 37 and 96 tokens in pages of 16, in random order, one split."""
-    case = cache.case(judge.rng(), lens=(150, 37, 96), family=family)
+    case = cache.case(judge.rng(), lens=(150, 37, 96), family=family, margin=1, idle=1)
+    attending.judge_decode(judge, case, *attending.run_decode(submission, case))
+
+
+@check("float32")
+def test_float32_is_held_to_float32(submission: Submission, judge: Judge) -> None:
+    """37 and 50 tokens of float32; a product in TF32 is a thousand times coarser."""
+    case = cache.case(judge.rng(), lens=(37, 50), dtype="float32")
     attending.judge_decode(judge, case, *attending.run_decode(submission, case))
 
 
 @check("split-merge")
 @pytest.mark.parametrize("splits", [2, 3, 4, 5, 7, None])
 def test_splits_are_merged_by_their_lse(submission: Submission, judge: Judge, splits: int | None) -> None:
-    """600 and 410 tokens whose scores climb, so that the splits' weights differ; None leaves the number to you."""
-    case = cache.case(judge.rng(), lens=(600, 410), page_size=32, family="rising", num_splits=splits, kv_heads=1)
+    """Scores climb, so that splits' weights differ; 128 keys, or nearly, for each; None leaves the number to you."""
+    tokens = 128 * (splits or 4)
+    lens = (tokens - 20, tokens - 90)
+    case = cache.case(judge.rng(), lens=lens, page_size=32, family="rising", num_splits=splits, kv_heads=1)
     attending.judge_decode(judge, case, *attending.run_decode(submission, case), label=f"{splits} splits")
 
 
@@ -61,13 +70,13 @@ def test_splits_are_merged_by_their_lse(submission: Submission, judge: Judge, sp
 def test_splits_of_more_heads_than_a_card_has_sms_are_merged(submission: Submission, judge: Judge) -> None:
     """328 query heads of 41 sequences, two splits: both launches cover all of them."""
     rng = judge.rng()
-    lens = tuple(int(length) for length in rng.integers(1, 80, 41))
+    lens = tuple(int(length) for length in rng.integers(129, 150, 41))
     case = cache.case(rng, lens=lens, q_heads=8, kv_heads=4, head_dim=32, num_splits=2)
     judge_all_parts(judge, submission, decode_launch(judge, case), parts=case.batch * case.q_heads)
 
 
 @check("kernel-does-the-work")
-@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("splits", [1, 2])
 def test_output_comes_from_triton_kernels(submission: Submission, judge: Judge, splits: int) -> None:
     """What the launcher does is recorded: launches whose results are returned, and beside them only what it may do."""
     case = cache.case(judge.rng(), lens=DECODED, num_splits=splits)
@@ -77,7 +86,7 @@ def test_output_comes_from_triton_kernels(submission: Submission, judge: Judge, 
 
 
 @check("decode-traffic")
-@pytest.mark.parametrize(("splits", "lens"), [(1, (160, 93)), (2, (400, 272))])
+@pytest.mark.parametrize(("splits", "lens"), [(1, (330, 203)), (2, (400, 272))])
 def test_traffic_of_a_decode_step(submission: Submission, judge: Judge, splits: int, lens: tuple[int, ...]) -> None:
     """Four query heads a kv head, with and without splits: bytes counted in the interpreter."""
     case = cache.case(judge.rng(), lens=lens, q_heads=8, num_splits=splits)

@@ -61,14 +61,14 @@ def _batch_broadcast(shape: Shape4) -> Strides:
     return (0, length * dim, dim, 1)
 
 
-def _key_broadcast(shape: Shape4) -> Strides:
-    _, heads, _, dim = shape
-    return (heads * dim, dim, 0, 1)
-
-
 def _head_broadcast(shape: Shape4) -> Strides:
     _, _, length, dim = shape
     return (length * dim, 0, dim, 1)
+
+
+def _seqlen_broadcast(shape: Shape4) -> Strides:
+    _, heads, _, dim = shape
+    return (heads * dim, dim, 0, 1)
 
 
 LAYOUTS: dict[str, Layout] = {
@@ -81,7 +81,7 @@ LAYOUTS: dict[str, Layout] = {
     "seqlen-last": Layout(_seqlen_last),
     "batch-broadcast": Layout(_batch_broadcast, broadcast_axis=0),
     "head-broadcast": Layout(_head_broadcast, broadcast_axis=1),
-    "key-broadcast": Layout(_key_broadcast, broadcast_axis=2),
+    "seqlen-broadcast": Layout(_seqlen_broadcast, broadcast_axis=2),
 }
 """`transposed` is (batch, seqlen, heads, head_dim) memory; `seqlen-last` is (batch, heads, head_dim, seqlen)."""
 

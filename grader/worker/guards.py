@@ -7,6 +7,7 @@ around it (and between its elements, where strides leave gaps) must be what it w
 
 from __future__ import annotations
 
+import mmap
 import os
 from typing import Any
 
@@ -37,6 +38,13 @@ _SEVEN = range(CACHED_BLOCKS)
 _INTEGER_PREFIXES = ("int", "uint", "bool")
 
 
+MAP_NORESERVE = 0x4000
+"""Of Linux on x86 and ARM; Python's `mmap` has it from 3.13 on."""
+SPARSE_BYTES = 1 << 30
+"""A CPU's buffer above this size, which only gaps between a tensor's elements can make, takes memory where elements
+lie. It isn't filled, and what lies around the elements isn't compared: every access to it is checked when it's made."""
+
+
 class ContractError(Exception):
     """The submission broke the rules of a call; the message says how, for its author."""
 
@@ -61,6 +69,11 @@ def layout(leaf: Leaf) -> tuple[tuple[int, ...], int]:
     strides = dense_strides(leaf.shape) if leaf.strides is None else leaf.strides
     last = sum((size - 1) * stride for size, stride in zip(leaf.shape, strides, strict=True))
     return strides, leaf.offset + (last + 1 if 0 not in leaf.shape else 0)
+
+
+def sparse_bytes(size: int) -> Bytes:
+    """Zeros that become memory page by page, when they're written; a private mapping would count as data in full."""
+    return np.frombuffer(mmap.mmap(-1, size, mmap.MAP_SHARED | MAP_NORESERVE), np.uint8)
 
 
 def lead_bytes(address: int, guard: int) -> int:

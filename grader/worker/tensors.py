@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from .guards import (
+    SPARSE_BYTES,
     ContractError,
     Guarded,
     buffer_bytes,
@@ -24,6 +25,7 @@ from .guards import (
     lead_bytes,
     repeated,
     sent_words,
+    sparse_bytes,
     word_bytes,
     words_of,
 )
@@ -62,7 +64,10 @@ class GuardedTensor(Guarded):
         self._fill = fill_byte(leaf.dtype)
         total = buffer_bytes(span * item, TENSOR_GUARD_BYTES)
         # On a CPU NumPy looks after the bytes: torch would wake its threads, which takes 30 ms on two busy cores.
-        self._bytes = _np_full(total, self._fill, np.uint8) if leaf.device == "cpu" else None
+        self._sparse = leaf.device == "cpu" and total > SPARSE_BYTES
+        self._bytes = sparse_bytes(total) if self._sparse else None
+        if leaf.device == "cpu" and self._bytes is None:
+            self._bytes = _np_full(total, self._fill, np.uint8)
         if self._bytes is not None:
             self._buffer = _from_numpy(self._bytes)
         else:
@@ -141,6 +146,8 @@ class GuardedTensor(Guarded):
         return self._own.clone()
 
     def spilled(self) -> bool:
+        if self._sparse:
+            return False
         word = word_bytes(self._leaf)
         if self._bytes is not None:
             self._words[...] = repeated(self._fill, word)

@@ -121,6 +121,8 @@ FLAWS: list[tuple[str, dict[str, object]]] = [
     ("causal-off-by-one", CAUSAL),
     ("scale-missing", GROUPED),
     ("scale-ignored", {**RAGGED, "scale": 0.5}),
+    ("scale-sign-lost", {**RAGGED, "scale": -0.5}),
+    ("max-before-negative-scale", {**RAGGED, "scale": -0.3, "family": "peaked"}),
     ("scale-applied-twice", {**RAGGED, "scale": 0.5}),
     ("tail-unmasked", RAGGED),
     ("tail-unmasked", {**RAGGED, "family": "k-zero"}),

@@ -35,12 +35,24 @@ def test_append_that_writes_its_slots_passes(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("mistake", appending.MISTAKES, ids=lambda mistake: mistake.id)
 def test_append_mistake_gets_its_diagnosis(mistake: appending.AppendMistake) -> None:
-    case = append_case()
+    case = append_case(skipped=(1,)) if mistake.id == "append-idle-row" else append_case()
     caches = mistake.caches(case)
     assert caches is not None
     with pytest.raises(Failed) as failed:
         appending.judge_caches(StandIn(), case, left(caches))
     assert failed.value.diagnosis == mistake.id
+
+
+def test_append_of_all_heads_into_the_first_ones_place_is_named() -> None:
+    case = append_case()
+    caches = [case.before.k_cache.copy(), case.before.v_cache.copy()]
+    for values, token in zip(caches, (case.k, case.v), strict=True):
+        for sequence, length in enumerate(case.before.lens):
+            page, slot = case.before.place(case.before.table[sequence], np.array([length]))
+            values[page, slot, 0] = token[sequence, -1]
+    with pytest.raises(Failed) as failed:
+        appending.judge_caches(StandIn(), case, left(caches))
+    assert failed.value.diagnosis == "append-heads-in-one"
 
 
 def test_append_that_also_writes_elsewhere_is_named() -> None:

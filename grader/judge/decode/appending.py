@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
 from grader.judge.decode import cache
-from grader.judge.decode.cache import PLAIN, DecodeCase, Memory, index_tensors
+from grader.judge.decode.cache import PLAIN, DecodeCase, Memory, NearAndFar, index_tensors
 from grader.judge.precision import Array, numpy_dtype, round_to
 from grader.report.model import Diagnosis
-from grader.sandbox.failures import ContractViolated
+from grader.sandbox.failures import ContractViolated, Crashed, OutOfBounds
 from grader.sandbox.outcomes import Mutated
 from grader.sandbox.wire import Tensor
 
 FUNCTION = "append_kv"
 MODULE = "paged_decode"
 MUTABLE = ("k_cache", "v_cache")
+LARGE = 1 << 24
+"""Caches of more elements stay in their own dtype: few of their pages are looked at."""
 
 
 class Judging(Protocol):
@@ -73,7 +76,8 @@ def to_tensors(case: AppendCase, device: str, memory: Memory = PLAIN) -> tuple[T
     """k, v, k_cache, v_cache, block_table, context_lens as the submission gets them."""
     before, target = case.before, numpy_dtype(case.before.dtype)
     row = 3 * before.kv_heads * before.head_dim
-    strides = (row, before.head_dim, 1) if memory.fused else None
+    outer = {"dense": None, "fused": row, "expanded": 0}[memory.q]
+    strides = None if outer is None else (outer, before.head_dim, 1)
     tokens = (Tensor(np.ascontiguousarray(x.astype(target)), device=device, strides=strides) for x in (case.k, case.v))
     caches = (
         cache.cache_tensor(values, before.dtype, layout, device)
@@ -82,17 +86,62 @@ def to_tensors(case: AppendCase, device: str, memory: Memory = PLAIN) -> tuple[T
     return (*tokens, *caches, *index_tensors(before, device, memory))
 
 
-def judge_append(
-    judge: Judging, submission: Calling, case: AppendCase, memory: Memory = PLAIN, *, label: str = ""
-) -> None:
+def judge_append(judge: Judging, submission: Calling, case: AppendCase, *, label: str = "") -> None:
     """Call `append_kv` and compare both caches with what they must hold, bit for bit.
 
     Raises:
         what `judge.fail` raises: a cache is wrong. WorkerFailure: the call failed, or wrote outside of the caches.
     """
-    tensors = to_tensors(case, submission.device, memory)
+    tensors = to_tensors(case, submission.device)
     mutated = submission.mutating_call(FUNCTION, *tensors, mutable=MUTABLE, module=MODULE)
     judge_caches(judge, case, mutated.arguments, label=label)
+
+
+def shared_along(case: AppendCase, memory: Memory) -> AppendCase:
+    """The case with one token for all sequences where `memory` expands q."""
+    if memory.q != "expanded":
+        return case
+    return replace(case, k=np.broadcast_to(case.k[:1], case.k.shape), v=np.broadcast_to(case.v[:1], case.v.shape))
+
+
+def judge_elsewhere(
+    judge: Judging,
+    submission: Calling,
+    case: AppendCase,
+    tensors: NearAndFar,
+    found: Diagnosis,
+    *,
+    numbers: Array | None = None,
+) -> None:
+    """As `attending.judge_elsewhere`: an append to caches in memory of another kind.
+
+    Args:
+        numbers: of the pages in caches that are `cache.renumbered`; None where they are the case's own.
+    """
+    near, far = (
+        partial(submission.mutating_call, FUNCTION, *given, mutable=MUTABLE, module=MODULE) for given in tensors
+    )
+    wanted = expected(case)
+    try:
+        got = [_values(far().arguments.get(name), name) for name in MUTABLE]
+    except (OutOfBounds, Crashed):
+        what = "Memory outside of the tensors is accessed."
+    else:
+        if numbers is not None:
+            # All slots of a page are one: what was written to one of them stands in all.
+            wanted = [_first_of_new(after, before) for after, before in zip(wanted, _befores(case), strict=True)]
+            got = [np.broadcast_to(values[numbers, :1], wanted[0].shape) for values in got]
+        if _same(got, wanted):
+            return
+        what = _where(case, got, wanted)
+    judge_caches(judge, case, near().arguments)
+    judge.fail(f"{what} {found.text}", diagnosis=found)
+
+
+def _first_of_new(after: Array, before: Array) -> Array:
+    """Each page with its changed slot in the place of all, or its first one where none changed."""
+    changed = (after != before).any(axis=(2, 3))
+    return np.broadcast_to(after[np.arange(len(after)), changed.argmax(axis=1)][:, None], after.shape)
 
 
 def judge_caches(judge: Judging, case: AppendCase, arguments: dict[str, Any], *, label: str = "") -> None:
@@ -117,7 +166,7 @@ def expected(case: AppendCase) -> list[Array]:
 def _values(value: object, name: str) -> Array:
     if not isinstance(value, Tensor):
         raise ContractViolated(f"{name} came back as a {type(value).__name__}, expected the tensor.")
-    return np.asarray(value.data, np.float64)
+    return value.data if value.data.size > LARGE else np.asarray(value.data, np.float64)
 
 
 def _same(first: list[Array], second: list[Array]) -> bool:
@@ -203,6 +252,13 @@ MISTAKES = (
         _in_first_page,
     ),
     AppendMistake(
+        "append-idle-row",
+        "A token without a page (-1) was appended all the same, to page 0: such a row of the batch is idle.",
+        lambda case: _written(
+            case, lambda lens, sequence: lens[sequence], row_of=lambda before, i: np.maximum(before.table[i], 0)
+        ),
+    ),
+    AppendMistake(
         "append-one-length",
         "The new tokens all lie at the first sequence's length.",
         lambda case: _written(case, lambda lens, sequence: lens[0]),
@@ -212,13 +268,23 @@ MISTAKES = (
 
 def _changes(case: AppendCase, got: list[Array]) -> list[Array]:
     """bool (pages, page_size, kv_heads) for K and V: what differs from before."""
-    befores = (case.before.k_cache, case.before.v_cache)
-    return [np.asarray((a != b).any(axis=-1)) for a, b in zip(got, befores, strict=True)]
+    return [np.asarray((a != b).any(axis=-1)) for a, b in zip(got, _befores(case), strict=True)]
+
+
+def _befores(case: AppendCase) -> tuple[Array, Array]:
+    return case.before.k_cache, case.before.v_cache
 
 
 def _pattern(case: AppendCase, got: list[Array], wanted: list[Array]) -> Diagnosis | None:
-    """Whether the right slots are right and others changed too."""
+    """Whether the right slots are right and others changed too, or all kv heads went to the first one's place."""
     changed, due = _changes(case, got), _changes(case, wanted)
+    in_first = [
+        c[..., 0].any() and not c[..., 1:].any() and not (c[..., 0] & ~d[..., 0]).any()
+        for c, d in zip(changed, due, strict=True)
+    ]
+    if any(in_first) and case.before.kv_heads > 1:
+        text = "All kv heads' rows of the new token lie in the first head's place: the cache's head stride is left out."
+        return Diagnosis(id="append-heads-in-one", text=text)
     kept = all(np.array_equal(g[d], w[d]) for g, w, d in zip(got, wanted, due, strict=True))
     if kept and any((c & ~d).any() for c, d in zip(changed, due, strict=True)):
         text = "The new tokens are in their slots, but other slots changed too."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from grader.judge import diagnosis as forward_diagnosis
 from grader.judge.attention import Calling, Judging
 from grader.judge.compare import Breach, absolute_error
 from grader.judge.decode import diagnosis as decode_diagnosis
-from grader.judge.decode.cache import PLAIN, DecodeCase, Memory, to_tensors
+from grader.judge.decode.cache import PLAIN, DecodeCase, Memory, NearAndFar, to_tensors
 from grader.judge.decode.diagnosis import Sequence
 from grader.judge.precision import Array
 from grader.report.model import Diagnosis
+from grader.sandbox.failures import Crashed, OutOfBounds
 from grader.sandbox.wire import Tensor
 
 FUNCTION = "paged_decode"
@@ -62,15 +64,20 @@ def judge_decode(judge: Judging, case: DecodeCase, o: Tensor | Array, lse: Tenso
     """
     sequences = sequences_of(case, o, lse)
     prefix = f"{label}: " if label else ""
+    measure(judge, sequences, prefix)
+    wrong = [sequence for sequence in sequences if sequence.breaches]
+    if wrong:
+        found = decode_diagnosis.diagnose(case, sequences) or _forward_mistake(wrong)
+        judge.fail(prefix + _explain(case, wrong), diagnosis=found)
+
+
+def measure(judge: Judging, sequences: list[Sequence], prefix: str = "") -> None:
+    """Report how close an answer came."""
     held = [s for s in sequences if s.bounds is not None]
     if held:
         shares = [s.error() / s.allowed for s in held if s.allowed]
         judge.measure(f"{prefix}o_max_error", max(s.error() for s in held))
         judge.measure(f"{prefix}o_error_over_allowed", max(shares, default=0.0))
-    wrong = [sequence for sequence in sequences if sequence.breaches]
-    if wrong:
-        found = decode_diagnosis.diagnose(case, sequences) or _forward_mistake(wrong)
-        judge.fail(prefix + _explain(case, wrong), diagnosis=found)
 
 
 def sequences_of(case: DecodeCase, o: Tensor | Array, lse: Tensor | Array) -> list[Sequence]:
@@ -91,10 +98,14 @@ def _sequence(case: DecodeCase, index: int, o: Array, lse: Array) -> Sequence:
 
 
 def _forward_mistake(wrong: list[Sequence]) -> Diagnosis | None:
-    """The mistake of a plain forward that explains all wrong sequences; None when they don't agree."""
-    found = [forward_diagnosis.diagnose(s.bounds, s.o[:, None], s.lse[:, None]) for s in wrong if s.bounds is not None]
-    told = {item.id: item for item in found if item is not None}
-    return next(iter(told.values())) if len(told) == 1 and None not in found else None
+    """The mistake of a plain forward that explains the longest wrong sequence, and that no other one contradicts.
+
+    A short sequence may leave it open: in one tile nothing is rescaled.
+    """
+    held = sorted((s for s in wrong if s.bounds is not None), key=lambda s: -s.bounds.view.case.k_len)  # type: ignore[union-attr]
+    found = [forward_diagnosis.diagnose(s.bounds, s.o[:, None], s.lse[:, None]) for s in held if s.bounds is not None]
+    told = {item.id for item in found if item is not None}
+    return found[0] if len(told) == 1 else None
 
 
 def _explain(case: DecodeCase, wrong: list[Sequence]) -> str:
@@ -118,6 +129,33 @@ def _common(case: DecodeCase, wrong: list[Sequence]) -> str:
     }
     names = [name for name, members in kinds.items() if members == chosen and len(chosen) < case.batch]
     return f" ({names[0]})" if names else ""
+
+
+def judge_elsewhere(
+    judge: Judging, submission: Calling, case: DecodeCase, tensors: NearAndFar, found: Diagnosis
+) -> None:
+    """Judge a case in memory of another kind; who fails there alone has the mistake that such memory shows.
+
+    Args:
+        tensors: of the case as it usually lies, which is asked for only after a failure, and of the other kind.
+        found: the mistake.
+
+    Raises:
+        what `judge.fail` raises: the answer is wrong. And see `run_decode`.
+    """
+    near, far = (partial(submission.call, FUNCTION, *given, module=MODULE, **options(case)) for given in tensors)
+    try:
+        sequences = sequences_of(case, *check_decode(far(), case, submission.device))
+    except (OutOfBounds, Crashed):
+        what = "Memory outside of the tensors is accessed."
+    else:
+        measure(judge, sequences)
+        wrong = [sequence for sequence in sequences if sequence.breaches]
+        if not wrong:
+            return
+        what = _explain(case, wrong)
+    judge_decode(judge, case, *check_decode(near(), case, submission.device))
+    judge.fail(f"{what} {found.text}", diagnosis=found)
 
 
 def same_bits(

@@ -14,6 +14,8 @@ from grader.judge.precision import Array, numpy_dtype, round_to
 from grader.sandbox.wire import Tensor
 
 Order = Literal["permuted", "ordered"]
+NearAndFar = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+"""A call's tensors as they usually lie, and with values far out in memory."""
 NO_PAGE = -1
 """What a table entry holds that no key needs, unless a check says otherwise."""
 
@@ -115,6 +117,7 @@ def case(
     room: int = 0,
     shared: int = 0,
     idle: int = 0,
+    margin: int = 0,
     scale: float | None = None,
     num_splits: int | None = 1,
 ) -> DecodeCase:
@@ -127,11 +130,12 @@ def case(
         room: tokens beyond each length that the table has pages for.
         idle: further columns of the table; they and what no token needs name a spare page, as when pages are reserved.
         shared: so many first pages of sequence 0 are also the first pages of every other (as far as it has pages).
+        margin: so many pages at either end of the cache are among the spare ones.
     """
-    longest = max(*lens, 1)
+    longest = max([*lens, 1])
     shape = families.AttentionShape(len(lens), q_heads, kv_heads, 1, longest, head_dim)
     drawn = families.draw(family, rng, shape, dtype)
-    table, pages = _allocate(rng, [-(-(n + room) // page_size) for n in lens], order, spare, shared)
+    table, pages = _allocate(rng, [-(-(n + room) // page_size) for n in lens], order, spare, shared, margin)
     size = (pages, page_size, kv_heads, head_dim)
     if idle:
         table = np.pad(table, ((0, 0), (0, idle)), constant_values=NO_PAGE)
@@ -147,12 +151,15 @@ def case(
     return made
 
 
-def _allocate(rng: np.random.Generator, counts: list[int], order: Order, spare: int, shared: int) -> tuple[Array, int]:
+def _allocate(
+    rng: np.random.Generator, counts: list[int], order: Order, spare: int, shared: int, margin: int
+) -> tuple[Array, int]:
     """(table, pages of the cache) for so many pages a sequence."""
     own = [count if i == 0 else max(0, count - shared) for i, count in enumerate(counts)]
     pages = sum(own) + spare
-    pool = rng.permutation(pages) if order == "permuted" else np.arange(pages)
-    table = np.full((len(counts), max(*counts, 1) + 1), NO_PAGE, dtype=np.int64)
+    usable = np.arange(margin, pages - margin)
+    pool = rng.permutation(usable) if order == "permuted" else usable
+    table = np.full((len(counts), max([*counts, 1]) + 1), NO_PAGE, dtype=np.int64)
     taken = 0
     for sequence, count in enumerate(counts):
         common = 0 if sequence == 0 else min(shared, count)
@@ -181,33 +188,71 @@ def reordered(case: DecodeCase, rng: np.random.Generator) -> DecodeCase:
     return replace(case, k_cache=k_cache, v_cache=v_cache, table=table)
 
 
+def without_sequences(case: DecodeCase) -> DecodeCase:
+    """The case's caches and no sequence that uses them: a batch of 0."""
+    return replace(case, q=case.q[:0], table=case.table[:0], lens=())
+
+
+def renumbered(case: DecodeCase, numbers: Array, pages: int) -> DecodeCase:
+    """The same tokens in a cache of so many pages, page p under `numbers[p]`; every slot of a page holds its first one.
+
+    With K and V expanded along a page's slots a cache of any number of pages takes little memory.
+    """
+    caches = []
+    for values in (case.k_cache, case.v_cache):
+        first = np.zeros((pages, 1, *values.shape[2:]))
+        first[numbers] = values[:, :1]
+        caches.append(np.broadcast_to(first, (pages, *values.shape[1:])))
+    table = np.where(case.table == NO_PAGE, NO_PAGE, numbers[case.table])
+    return replace(case, k_cache=caches[0], v_cache=caches[1], table=table)
+
+
 @dataclass(frozen=True)
 class Memory:
     """How the tensors of a call lie in memory.
 
     Attributes:
         k_cache, v_cache: names of `layouts.LAYOUTS`; ``transposed`` is (pages, kv_heads, page_size, head_dim) memory.
-        fused: q is a slice of rows that hold q, k and v of all heads.
+            A broadcast layout makes the values equal along its axis (see `shared_along`).
+        q: ``fused`` is a slice of rows that hold q, k and v of all heads, ``expanded`` one row for all sequences.
         integers: dtype of the table and the lengths.
-        wide_table: the table is a slice of a wider one, and the lengths are every other number of theirs.
+        table: ``wide`` is a slice of a wider table, ``columns`` is (max_pages, batch) memory, ``expanded`` one row for
+            all sequences.
+        lens: ``wide`` are every other number of theirs, ``expanded`` one number for all sequences.
         unused: what stands in table entries that no key needs.
     """
 
     k_cache: str = "contiguous"
     v_cache: str = "contiguous"
-    fused: bool = False
+    q: Literal["dense", "fused", "expanded"] = "dense"
     integers: str = "int32"
-    wide_table: bool = False
+    table: Literal["dense", "wide", "columns", "expanded"] = "dense"
+    lens: Literal["dense", "wide", "expanded"] = "dense"
     unused: int = NO_PAGE
 
 
 PLAIN = Memory()
 
 
+def shared_along(case: DecodeCase, memory: Memory) -> DecodeCase:
+    """The case with values made equal along the axes that `memory` expands, so that they fit it.
+
+    An expanded table needs sequences that share their pages, the first the longest; expanded lengths need equal ones.
+    """
+    k_cache, v_cache = (
+        layouts.share_broadcast(values, layout)
+        for values, layout in ((case.k_cache, memory.k_cache), (case.v_cache, memory.v_cache))
+    )
+    q = np.broadcast_to(case.q[:1], case.q.shape) if memory.q == "expanded" else case.q
+    table = np.broadcast_to(case.table[:1], case.table.shape) if memory.table == "expanded" else case.table
+    return replace(case, q=q, k_cache=k_cache, v_cache=v_cache, table=table)
+
+
 def to_tensors(case: DecodeCase, device: str = "cpu", memory: Memory = PLAIN) -> tuple[Tensor, ...]:
     """q, k_cache, v_cache, block_table, context_lens as the submission gets them."""
     row = (case.q_heads + 2 * case.kv_heads) * case.head_dim
-    strides = (row, case.head_dim, 1) if memory.fused else None
+    outer = {"dense": None, "fused": row, "expanded": 0}[memory.q]
+    strides = None if outer is None else (outer, case.head_dim, 1)
     q = Tensor(_typed(case.q, case.dtype), device=device, strides=strides)
     k_cache = cache_tensor(case.k_cache, case.dtype, memory.k_cache, device)
     v_cache = cache_tensor(case.v_cache, case.dtype, memory.v_cache, device)
@@ -217,17 +262,21 @@ def to_tensors(case: DecodeCase, device: str = "cpu", memory: Memory = PLAIN) ->
 def cache_tensor(values: Array, dtype: str, layout: str, device: str) -> Tensor:
     """A cache (pages, page_size, kv_heads, head_dim) in a layout of four axes."""
     strides, offset = layouts.describe(values.shape, layout)
-    return Tensor(_typed(values, dtype), device=device, strides=strides, offset=offset)
+    axis = layouts.LAYOUTS[layout].broadcast_axis
+    kept = values if axis is None else np.take(values, [0], axis=axis)
+    return Tensor(np.broadcast_to(_typed(kept, dtype), values.shape), device=device, strides=strides, offset=offset)
 
 
 def index_tensors(case: DecodeCase, device: str, memory: Memory) -> tuple[Tensor, Tensor]:
     """block_table and context_lens."""
     table = np.where(case.table == NO_PAGE, memory.unused, case.table).astype(memory.integers)
     lens = np.array(case.lens, dtype=memory.integers)
-    wide = ((table.shape[1] + 5, 1), (2,)) if memory.wide_table else (None, None)
+    rows, columns = table.shape
+    strides = {"dense": None, "wide": (columns + 5, 1), "columns": (1, rows), "expanded": (0, 1)}[memory.table]
+    step = {"dense": None, "wide": (2,), "expanded": (0,)}[memory.lens]
     return (
-        Tensor(np.ascontiguousarray(table), device=device, strides=wide[0]),
-        Tensor(lens, device=device, strides=wide[1]),
+        Tensor(np.ascontiguousarray(table), device=device, strides=strides),
+        Tensor(lens, device=device, strides=step),
     )
 
 

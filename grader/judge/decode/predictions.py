@@ -18,12 +18,16 @@ Variant = Callable[[DecodeCase, int], Answer]
 
 @dataclass(frozen=True, eq=False)
 class Mistake:
-    """One known mistake: name, sentence for the student, what it produces in each flavour, where it can show."""
+    """One known mistake: name, sentence for the student, what it produces in each flavour, where it can show.
+
+    `nan` says that NaN alone is what it is recognised by; where caches hold NaN any other must predict a number.
+    """
 
     id: str
     text: str
     variants: tuple[Variant, ...]
     shows: Callable[[DecodeCase], bool] = lambda case: True
+    nan: bool = False
 
 
 def walk(case: DecodeCase, row: Array, count: int, page_size: int | None = None) -> tuple[Array, Array]:
@@ -35,9 +39,13 @@ def walk(case: DecodeCase, row: Array, count: int, page_size: int | None = None)
     index, slot = np.divmod(positions, page_size or case.page_size)
     known = index < row.size
     page = np.where(known, row[np.minimum(index, row.size - 1)], -1)
-    linear = page * case.page_size + slot
-    inside = known & (page >= 0) & (linear < case.pages * case.page_size)
-    at = np.where(inside, linear, 0)
+    return gather(case, page * case.page_size + slot, known & (page >= 0))
+
+
+def gather(case: DecodeCase, slots: Array, known: Array) -> tuple[Array, Array]:
+    """K and V (count, kv_heads, head_dim) of slots counted through the cache; NaN where unknown or outside of it."""
+    inside = known & (slots < case.pages * case.page_size)
+    at = np.where(inside, slots, 0)
     flat = (cache.reshape(-1, case.kv_heads, case.head_dim) for cache in (case.k_cache, case.v_cache))
     k, v = (np.where(inside[:, None, None], cache[at], np.nan) for cache in flat)
     return k, v

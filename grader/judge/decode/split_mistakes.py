@@ -16,6 +16,8 @@ from grader.judge.decode.predictions import Answer, Mistake, Variant, attend, sc
 from grader.judge.precision import LN_2, LOG2_E, Array
 
 TILES = (16, 32, 64, 128)
+FEW = 8
+"""Up to so many splits any merge holds."""
 
 
 def _cuts(case: DecodeCase, length: int, unit: int, floor: bool = False) -> list[tuple[int, int]]:
@@ -94,8 +96,82 @@ def _some_splits(case: DecodeCase, index: int, unit: int, last: bool) -> Answer:
 def _empty_split_is_nan(case: DecodeCase, index: int, unit: int) -> Answer:
     cuts = _cuts(case, case.lens[index], unit)
     o, lse = _merge(*_partials(case, index, cuts)[:2])
-    hollow = any(a == b for a, b in cuts)
+    # An empty sequence's splits are all empty; where no other has an empty one, it is the sequence that fails.
+    lens = [length for length in case.lens if length] if not case.lens[index] else [case.lens[index]]
+    hollow = any(a == b for length in lens for a, b in _cuts(case, length, unit))
     return (np.full_like(o, np.nan), None) if hollow else (o, lse)
+
+
+def _one_output(case: DecodeCase, index: int, unit: int, last: bool) -> Answer:
+    """The first or the last split's O in place of all, merged with the right LSE."""
+    outputs, lses, _ = _partials(case, index, _cuts(case, case.lens[index], unit))
+    held = np.flatnonzero(~np.isneginf(lses[:, 0]))
+    _, lse = _merge(outputs, lses)
+    return (outputs[held[-1 if last else 0]] if held.size else outputs[0]), lse
+
+
+def _one_weight(case: DecodeCase, index: int, unit: int, last: bool) -> Answer:
+    """Every split weighs what the first or the last one does."""
+    outputs, lses, _ = _partials(case, index, _cuts(case, case.lens[index], unit))
+    return _merge(outputs, np.broadcast_to(lses[-1 if last else 0], lses.shape))
+
+
+def _one_lse(case: DecodeCase, index: int, unit: int, choose: Callable[[Array], Array]) -> Answer:
+    """O is merged, the LSE is one split's."""
+    outputs, lses, _ = _partials(case, index, _cuts(case, case.lens[index], unit))
+    return _merge(outputs, lses)[0], choose(lses)
+
+
+def _unnormalised(case: DecodeCase, index: int, unit: int) -> Answer:
+    """Sums of weighted V that were not divided by their row sums, weighed as if they had been."""
+    outputs, lses, tops = _partials(case, index, _cuts(case, case.lens[index], unit))
+    sums = np.exp(lses - np.where(np.isneginf(tops), 0.0, tops))
+    return _merge(outputs * sums[..., None], lses)
+
+
+def _overlapping(case: DecodeCase, index: int, unit: int) -> Answer:
+    length = case.lens[index]
+    cuts = [(a, min(b + 1, length) if b > a else b) for a, b in _cuts(case, length, unit)]
+    return _merge(*_partials(case, index, cuts)[:2])
+
+
+def _empty_weighs(case: DecodeCase, index: int, unit: int) -> Answer:
+    """An LSE of 0 in splits without keys."""
+    outputs, lses, _ = _partials(case, index, _cuts(case, case.lens[index], unit))
+    return _merge(outputs, np.where(np.isneginf(lses), 0.0, lses))
+
+
+def _first_few(case: DecodeCase, index: int, unit: int, held: int, of_output: bool) -> Answer:
+    """A merge that holds so many splits' LSE, and their outputs alone or all of them."""
+    outputs, lses, _ = _partials(case, index, _cuts(case, case.lens[index], unit))
+    few, lse = _merge(outputs[:held], lses[:held])
+    if of_output or len(lses) <= held:
+        return few, lse
+    return (np.exp(lses - lse)[..., None] * outputs).sum(axis=0), lse
+
+
+def _merged_without_max(case: DecodeCase, index: int, unit: int, guarded: bool) -> Answer:
+    """exp of each LSE itself, in float32, which overflows and underflows."""
+    outputs, lses, _ = _partials(case, index, _cuts(case, case.lens[index], unit))
+    if not case.lens[index]:
+        return _merge(outputs, lses)
+    weights = np.exp(lses.astype(np.float32))
+    total = weights.sum(axis=0)
+    safe = np.where(total == 0.0, np.float32(1.0), total) if guarded else total
+    o = (weights[..., None] * outputs).sum(axis=0) / safe[:, None]
+    return o.astype(np.float64), np.log(total).astype(np.float64)
+
+
+def _first(lses: Array) -> Array:
+    return np.asarray(lses[0])
+
+
+def _last(lses: Array) -> Array:
+    return np.asarray(lses[-1])
+
+
+def _largest(lses: Array) -> Array:
+    return np.asarray(lses.max(axis=0))
 
 
 def _split(case: DecodeCase) -> bool:
@@ -107,7 +183,9 @@ MISTAKES: tuple[Mistake, ...] = (
         "empty-split-nan",
         "Sequences with an empty split are NaN: one without keys has l = 0 and a maximum of -inf, and weighs nothing.",
         _each_unit(_empty_split_is_nan),
-        _split,
+        # Where caches hold NaN, NaN is what reading them gives.
+        lambda case: _split(case) and not np.isnan(case.v_cache).any(),
+        nan=True,
     ),
     Mistake(
         "split-merged-without-weights",
@@ -137,6 +215,68 @@ MISTAKES: tuple[Mistake, ...] = (
         "round up.",
         _each_unit(_remainder_lost),
         _split,
+    ),
+    Mistake(
+        "split-output-overwritten",
+        "Your output equals one split's, though the LSE is merged from all: each split's output needs its own place.",
+        tuple(variant for last in (True, False) for variant in _each_unit(partial(_one_output, last=last))),
+        _split,
+    ),
+    Mistake(
+        "split-statistics-overwritten",
+        "Your output equals splits that all have one split's LSE in the merge: each split's LSE needs its own place.",
+        tuple(variant for last in (True, False) for variant in _each_unit(partial(_one_weight, last=last))),
+        _split,
+    ),
+    Mistake(
+        "split-lse-not-merged",
+        "O is right, but the LSE is that of one split, or the largest of theirs: it is log sum exp over all.",
+        tuple(
+            variant for choose in (_largest, _first, _last) for variant in _each_unit(partial(_one_lse, choose=choose))
+        ),
+        _split,
+    ),
+    Mistake(
+        "split-outputs-not-normalised",
+        "Your output equals splits whose outputs aren't divided by their row sums, merged with exp(lse): that weight "
+        "holds the row sum already.",
+        _each_unit(_unnormalised),
+        _split,
+    ),
+    Mistake(
+        "splits-overlap",
+        "Your output equals attention in which the first key of a split also belongs to the split before.",
+        _each_unit(_overlapping),
+        _split,
+    ),
+    Mistake(
+        "empty-split-weighed",
+        "Your output equals a merge in which splits without keys have an LSE of 0 and weigh exp(0): it must be -inf.",
+        _each_unit(_empty_weighs),
+        _split,
+    ),
+    Mistake(
+        "split-max-not-subtracted",
+        "Your output equals a merge that takes exp of each LSE without subtracting the largest: it overflows, or all "
+        "weights are 0.",
+        tuple(
+            variant
+            for guarded in (True, False)
+            for variant in _each_unit(partial(_merged_without_max, guarded=guarded))
+        ),
+        _split,
+        nan=True,
+    ),
+    Mistake(
+        "first-splits-only",
+        "Your output equals a merge that takes the first few splits into account: up to 128 have to be merged.",
+        tuple(
+            variant
+            for held in (2, 4, 8, 16, 32)
+            for of_output in (False, True)
+            for variant in _each_unit(partial(_first_few, held=held, of_output=of_output))
+        ),
+        lambda case: (case.num_splits or 1) > FEW,
     ),
     Mistake(
         "split-missing",

@@ -72,7 +72,7 @@ class Generation:
         q, k = (round_to(rotary.rotate(self.rotated(x)), dtype)[sequence] for x in (self.q, self.k))
         keys = np.concatenate([np.swapaxes(start.k_cache[at, slot], 0, 1), k], axis=1)
         values = np.concatenate([np.swapaxes(start.v_cache[at, slot], 0, 1), self.v[sequence]], axis=1)
-        return AttentionCase(q[None], keys[None], values[None], dtype, causal=True)
+        return AttentionCase(q[None], keys[None], values[None], dtype, causal=True, scale=start.scale)
 
 
 def generation(
@@ -118,8 +118,9 @@ def _run(submission: Calling, made: Generation) -> tuple[Array, Array, Array, Ar
     options: dict[str, Any] = {"base": made.base, "interleaved": made.interleaved}
     if made.rotary_dim is not None:
         options["rotary_dim"] = made.rotary_dim
-    if start.num_splits is not None:
-        options["num_splits"] = start.num_splits
+    for name, value in (("scale", start.scale), ("num_splits", start.num_splits)):
+        if value is not None:
+            options[name] = value
     outputs, sums = [], []
     for step in range(made.steps):
         now = replace(start, lens=tuple(n + step for n in start.lens))
@@ -141,12 +142,13 @@ def _cache(value: object, name: str) -> Array:
     return value.data
 
 
-def _new_rows(made: Generation, values: Array) -> Array:
-    """The new tokens' rows of a cache as (batch, kv_heads, steps, head_dim)."""
+def _new_rows(made: Generation, values: Array, late: int = 0) -> Array:
+    """The new tokens' rows of a cache as (batch, kv_heads, steps, head_dim); without the last `late` ones, the rows
+    that lie so many slots behind theirs."""
     start = made.start
     rows = []
     for sequence, length in enumerate(start.lens):
-        at, slot = start.place(start.table[sequence], length + np.arange(made.steps))
+        at, slot = start.place(start.table[sequence], length + np.arange(late, made.steps))
         rows.append(np.swapaxes(values[at, slot], 0, 1))
     return np.stack(rows)
 
@@ -158,6 +160,13 @@ def _judge_cached_keys(judge: Judging, made: Generation, k_cache: Array) -> None
     if (absolute_error(got, rotary.rotate(case)) <= rotary.allowed(case)).all():
         return
     found = rotary.diagnose(case, got)
+    late = _new_rows(made, k_cache, late=1)
+    if (
+        found is None
+        and (absolute_error(late, rotary.rotate(case)[:, :, :-1]) <= rotary.allowed(case)[:, :, :-1]).all()
+    ):
+        text = "The new token lies one slot too late: it belongs to position context_lens[b], counted from 0."
+        found = Diagnosis(id="append-one-late", text=text)
     told = f" {found.text}" if found else ""
     judge.fail(
         "The cached K of the new tokens is not K rotated by their position, the context length before them." + told,

@@ -2,7 +2,8 @@
 
 A decode step over L live tokens in all, H query heads on h kv heads, s splits, e bytes an element: K and V once a kv
 head, L·h·d·e each (up to a whole last page), Q once a split, the block table at most one entry a key and look-up, and
-for s > 1 a float32 partial (O and LSE) a query head and split, stored once and loaded once. Derived in the handout.
+a float32 partial (O and LSE) a query head and split, stored once and loaded once, which a single split may do without.
+Derived in the handout.
 """
 
 from __future__ import annotations
@@ -121,8 +122,9 @@ def _judge_splits(judge: Judging, case: DecodeCase, traffic: Traffic, splits: in
             f"{programs} programs read K for {case.batch} sequences of {splits} splits each: the keys aren't split.",
             diagnosis=_NOT_SPLIT,
         )
-    rows = case.batch * case.q_heads * splits if splits > 1 else 0
-    exact = rows * case.head_dim * FLOAT_BYTES
+    rows = case.batch * case.q_heads * splits
+    # One split needs no merge; who writes its partial result all the same moves no more than its share.
+    exact = rows * case.head_dim * FLOAT_BYTES if splits > 1 else 0
     most = rows * (case.head_dim + 2) * FLOAT_BYTES
     named = ("q", "k_cache", "v_cache", "block_table")
     loads = traffic.loaded_bytes - sum(traffic.loaded(name) for name in named)

@@ -344,7 +344,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "Your output equals attention that sees a single key where K or V has stride 0 along the sequence: "
         "a row that is read k_len times still counts as k_len keys.",
         (lambda view: _keys_before(view, 1),),
-        lambda case: case.k_len > 1 and "key-broadcast" in case.layouts,
+        lambda case: case.k_len > 1 and "seqlen-broadcast" in case.layouts,
     ),
     Mistake(
         "last-kv-tile-skipped",

@@ -103,6 +103,17 @@ def _fixed_max(view: RowView, start: float, grows: bool, empty: float | None) ->
     return o.astype(np.float64), lse[..., 0].astype(np.float64)
 
 
+def _max_before_scale(view: RowView) -> Result:
+    """The largest unscaled score times the scale for a maximum, in float32 and with P in the working dtype."""
+    masked = np.where(view.visible(), raw_scores(view), -np.inf)
+    top = (masked.max(axis=-1, keepdims=True) * view.case.softmax_scale).astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        weights = np.exp(np.where(view.visible(), scores(view), -np.inf).astype(np.float32) - top)
+        row_sum = weights.sum(axis=-1, keepdims=True)
+        o = round_to(weights, view.case.dtype) @ view.v().astype(np.float32) / row_sum
+    return o.astype(np.float64), (top + log(row_sum))[..., 0].astype(np.float64)
+
+
 def _partials(view: RowView, width: int) -> tuple[list[Array], list[Array]]:
     """Normalised O and LSE of each run of `width` keys."""
     everything, shown, v = scores(view), view.visible(), view.v()
@@ -281,6 +292,13 @@ MISTAKES: tuple[Mistake, ...] = (
             partial(_fixed_max, start=0.0, grows=False, empty=0.0),
         ),
         group="max",
+    ),
+    Mistake(
+        "max-before-negative-scale",
+        "Your output equals a softmax whose maximum is taken before scores are scaled: a negative scale makes the "
+        "largest the smallest, and exp overflows.",
+        (_max_before_scale,),
+        lambda case: case.softmax_scale < 0.0,
     ),
     Mistake(
         "split-merged-without-weights",
