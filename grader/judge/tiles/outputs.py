@@ -61,7 +61,8 @@ class Recipe:
         whole_blocks: the ragged last block is left out.
         divide: O is divided by l at the end.
         naive_masks: -inf - (-inf) is computed where a row sees no key of a block.
-        rescale_new: the new block's terms get the factor too, in O or in l as well. rescale_base: of the factor's power.
+        rescale_new: the new block's terms get the factor too, in O or in l as well.
+        rescale_base: what the factor is a power of.
         divide_always: O is divided by l after every block, and not multiplied by it again.
         keep_sum, keep_max: what is carried on as l and m isn't the block's own sum, nor the old maximum.
     """
