@@ -86,12 +86,20 @@ def test_half_precision_stream_does_not_saturate(submission: Submission, judge: 
 
 
 @check("half-sum")
-def test_half_precision_attention_does_not_saturate(submission: Submission, judge: Judge) -> None:
-    """16384 nearly equal keys in float16, V near 1, 61 keys a block."""
+def test_half_precision_softmax_does_not_saturate(submission: Submission, judge: Judge) -> None:
+    """70000 nearly equal float16 scores: their sum is beyond the largest float16."""
+    x = judge.rng().uniform(-0.03, 0.0, (1, 70000)).astype(np.float16)
+    states.judge_softmax(judge, x, -1, submission.call("softmax", x), "softmax of 70k float16 scores")
+
+
+@check("half-sum")
+@pytest.mark.parametrize("block", [61, 5000])
+def test_half_precision_attention_does_not_saturate(submission: Submission, judge: Judge, block: int) -> None:
+    """16384 nearly equal keys in float16, V near 1, in small blocks and in large ones."""
     rng = judge.rng()
     q, k = rng.uniform(0, 0.1, (2, 8)), rng.uniform(0, 0.1, (16384, 8))
     v = 1 + rng.standard_normal((16384, 8)) / 8
-    case = attention.Case(*(x.astype(np.float16) for x in (q, k, v)), block=61)
+    case = attention.Case(*(x.astype(np.float16) for x in (q, k, v)), block=block)
     got = attention.run_attention(submission, judge, case, "16k float16 keys")
     attention.judge_attention(judge, case, got, "blockwise_attention, 16k float16 keys")
 

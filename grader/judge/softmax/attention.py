@@ -96,12 +96,19 @@ def emulate(
     scores_dtype: np.dtype[Any] | None = None,
     rescale_output: bool = True,
     rescale_sum: bool = True,
+    rescale_new: bool = False,
+    rescale_base: float = np.e,
+    divide_always: bool = False,
+    sum_dtype: np.dtype[Any] | None = None,
 ) -> Pair:
     """A tiled kernel in the statistics dtype: what it rounds, and what it forgets, can be chosen.
 
     Args:
         width: keys a step, the case's own by default.
         weights_dtype, state_dtype, scores_dtype: what P, (l, o) after each block, and S are rounded to.
+        sum_dtype: what a block's weights are added up in.
+        rescale_new: the new block's terms are multiplied by the factor too. rescale_base: of the factor's power.
+        divide_always: o is divided by l after every block.
     """
     dtype = statistics_dtype(case.dtype)
     width = width or case.block
@@ -117,15 +124,23 @@ def emulate(
         scores = np.where(visible[:, tile], scores, dtype.type(-np.inf))
         new_max = np.maximum(row_max, scores.max(axis=1))
         shift = shift_of(new_max).astype(dtype)
-        rescale = np.exp(row_max - shift)
+        rescale = np.exp((row_max - shift) * dtype.type(np.log(rescale_base)))
         weights = np.exp(scores - shift[:, None])
+        weights = weights * rescale[:, None] if rescale_new else weights
         narrow = weights if weights_dtype is None else weights.astype(weights_dtype).astype(dtype)
-        row_sum = row_sum * (rescale if rescale_sum else dtype.type(1)) + weights.sum(axis=1)
+        added = weights if sum_dtype is None else weights.astype(sum_dtype)
+        row_sum = row_sum * (rescale if rescale_sum else dtype.type(1)) + added.sum(axis=1, dtype=sum_dtype).astype(
+            dtype
+        )
         acc = acc * (rescale[:, None] if rescale_output else dtype.type(1)) + narrow @ case.v[tile].astype(dtype)
+        if divide_always:
+            acc = acc / np.where(row_sum == 0, 1, row_sum)[:, None]
         if state_dtype is not None:
             row_sum, acc = row_sum.astype(state_dtype).astype(dtype), acc.astype(state_dtype).astype(dtype)
         row_max = new_max
-    o = (acc / np.where(row_sum == 0, 1, row_sum)[:, None]).astype(case.dtype)
+    o = acc.astype(case.dtype)
+    if not divide_always:
+        o = (acc / np.where(row_sum == 0, 1, row_sum)[:, None]).astype(case.dtype)
     return o, log_sum_exp(row_max, row_sum).astype(dtype)
 
 
@@ -194,6 +209,20 @@ def attention_mistakes(case: Case) -> list[Mistake]:
     def without_tail() -> Sequence[Pair]:
         return [attend(scores[:, :whole], visible[:, :whole], case.v[:whole])] if whole < k_len else []
 
+    def base_two() -> Sequence[Pair]:
+        """2**s in place of exp(s)."""
+        o, lse = dense(case.factor * float(np.log(2)))
+        return [(o, lse), (o, row_max + (lse - row_max * float(np.log(2)))), (o, lse / float(np.log(2)))]
+
+    def overlapping() -> Sequence[Pair]:
+        """The last block, moved back to full width, counts some keys twice."""
+        twice = np.zeros(k_len)
+        twice[max(k_len - case.block, 0) : whole] = np.log(2)
+        return [attend(scores + twice, visible, case.v)]
+
+    def v_of_block(start_at_zero: Array) -> Pair:
+        return attend(scores, visible, case.v[start_at_zero])[0], right_lse
+
     def unnormalised() -> Pair:
         _, row_sum = right_lse, np.exp(right_lse - shift_of(np.where(visible, scores, -np.inf).max(axis=1)))
         return right_o * row_sum[:, None], right_lse
@@ -251,6 +280,41 @@ def attention_mistakes(case: Case) -> list[Mistake]:
             "Your output equals attention over whole blocks only: the ragged last block of keys is missing.",
             without_tail,
         ),
+        Mistake(
+            "scale-wrong",
+            "Your output equals attention whose scores are scaled by another power of d, or by the length.",
+            lambda: [dense(x) for x in (plain**2, 1 / plain, 1 / float(np.sqrt(max(k_len, 1))), 1 / max(k_len, 1))],
+        ),
+        Mistake(
+            "exponential-base-2",
+            "Your output equals a softmax by 2**s: exp2 needs scores times log2(e).",
+            base_two,
+        ),
+        Mistake(
+            "exp-and-exp2-mixed",
+            "The weights are powers of e, the factor that rescales old terms is a power of 2.",
+            lambda: [emulate(case, rescale_base=2.0)],
+        ),
+        Mistake(
+            "new-terms-rescaled",
+            "The new block's terms are multiplied by exp(old max - new max) too: only the old sums need it.",
+            lambda: [emulate(case, rescale_new=True)],
+        ),
+        Mistake(
+            "divided-every-block",
+            "o is divided by l after every block, and new terms are added to what is normalised already.",
+            lambda: [emulate(case, divide_always=True)],
+        ),
+        Mistake(
+            "last-block-overlaps",
+            "Keys count twice: the last block is moved back to full width.",
+            lambda: overlapping() if 0 < whole < k_len else [],
+        ),
+        Mistake(
+            "v-of-another-block",
+            "The weights meet rows of V from another block: V is indexed from the block's own start.",
+            lambda: [v_of_block(np.arange(k_len) % case.block)] if case.block < k_len else [],
+        ),
         Mistake("lse-base-2", "LSE is in base 2; natural logarithms are asked for.", lambda: _base_two(case)),
         Mistake(
             "lse-without-max",
@@ -274,6 +338,11 @@ def attention_mistakes(case: Case) -> list[Mistake]:
             "scores-in-working-dtype",
             f"The error is that of scores rounded to {working.name} before the softmax.",
             lambda: narrow(scores_dtype=working) if working != own else [],
+        ),
+        Mistake(
+            "row-sum-in-working-dtype",
+            f"The error is that of a block's weights added up in {working.name}: the denominator needs {own.name}.",
+            lambda: narrow(sum_dtype=working) if working != own else [],
         ),
         Mistake(
             "accumulators-in-working-dtype",

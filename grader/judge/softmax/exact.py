@@ -59,6 +59,7 @@ def _carry(row_sum: Array, terms: Array) -> Array:
 SUMS: dict[str, Callable[[Array, Array], Array]] = {
     "pairwise-sum": lambda row_sum, terms: np.concatenate([row_sum[:, None], terms], axis=1).sum(axis=1),
     "pairwise-block-sum": lambda row_sum, terms: row_sum + terms.sum(axis=1),
+    "reversed-in-block": lambda row_sum, terms: _carry(row_sum, terms[:, ::-1]),
     "block-partial-sum": lambda row_sum, terms: row_sum + np.cumsum(terms, axis=1)[:, -1],
 }
 """Ways to add a block that depend on where it begins and ends."""
@@ -66,7 +67,10 @@ SUMS: dict[str, Callable[[Array, Array], Array]] = {
 TEXTS = {
     "pairwise-sum": "l equals a sum by np.sum, which adds pairwise: its order depends on the block's length.",
     "block-partial-sum": "l equals a sum of block sums: each block was added up by itself, then added to l.",
-    "classic-rescale": "l is rescaled by exp(old - new), which rounds; only powers of two are exact.",
+    "reversed-in-block": "Each block is added from its end to its beginning; the order must not depend on the blocks.",
+    "reference-by-block": "The values agree, but the reference depends on how the stream was cut, and so do l's bits.",
+    "rounds-by-block": "A rescale that isn't a power of two, or an order of adding that hangs on the blocks, rounds.",
+    "ln2-low-part": "The error is that of r without the low part of ln 2, or with its sign turned round.",
     "power-by-exp": "Powers of two are computed as exp(-k ln 2), which rounds from k = 3 on; np.ldexp doesn't.",
     "ln2-single-part": "The error is that of r = x - n ln 2 with ln 2 as one double.",
     "split-in-base-2": "The error is that of splitting x log2(e): the product rounds before its fraction is taken.",
@@ -201,9 +205,8 @@ def _explain_bits(runs: Sequence[tuple[Sequence[Array], Pair]], whole: Pair, emp
             known = "pairwise-sum" if name.startswith("pairwise") else name
             return Diagnosis(id=known, text=TEXTS[known])
     apart = [float(_value_ratio(got, whole, empty).max(initial=0.0)) for _, got in runs]
-    if 0 < max(apart) < 1e-12:
-        return Diagnosis(id="classic-rescale", text=TEXTS["classic-rescale"])
-    return None
+    known = "reference-by-block" if max(apart) == 0 else "rounds-by-block" if max(apart) < 1e-12 else ""
+    return Diagnosis(id=known, text=TEXTS[known]) if known else None
 
 
 def judge_truth(judge: Judge, x: Array, got: Pair, what: str) -> None:
@@ -217,7 +220,13 @@ def judge_truth(judge: Judge, x: Array, got: Pair, what: str) -> None:
     if worst <= allowed:
         return
     diagnosis = None
-    for name, cut in (("ln2-single-part", split_single), ("split-in-base-2", split_base_two)):
+    cuts = (
+        ("ln2-single-part", split_single),
+        ("split-in-base-2", split_base_two),
+        ("ln2-low-part", lambda x: _split(x, lambda safe, n: np.exp(safe - n * LN2_HI))),
+        ("ln2-low-part", lambda x: _split(x, lambda safe, n: np.exp((safe - n * LN2_HI) + n * LN2_LO))),
+    )
+    for name, cut in cuts:
         pair = stream_sums([x], cut=cut)
         known = np.array([signed_error_ulp(int(r), float(s), t) for r, s, t in zip(*pair, truths, strict=True)])
         if np.isfinite(worst) and np.abs(known - errors).max() <= 0.1 * worst:

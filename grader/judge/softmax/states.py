@@ -82,6 +82,21 @@ def softmax_mistakes(x: Array, axis: int) -> list[Mistake]:
             "Your output is that of exp(x) / sum(exp(x)): the maximum was not subtracted.",
             lambda: shares(np.exp(values)),
         ),
+        Mistake(
+            "softmax-undivided",
+            "Your output is exp(x - max): it isn't divided by the slice's sum.",
+            lambda: [back(np.exp(values - shift_of(values.max(axis=-1, keepdims=True))))],
+        ),
+        Mistake(
+            "softmax-one-maximum",
+            "One maximum was subtracted from all slices: in those far below it every term vanishes.",
+            lambda: shares(np.exp(values - values.max())),
+        ),
+        Mistake(
+            "sum-in-input-dtype",
+            f"Your output is that of a sum in {x.dtype.name}, which rounds or overflows.",
+            lambda: [(_narrow_softmax(x, axis),)],
+        ),
         Mistake("scores-clipped", "Your output is that of scores clipped before exp, not shifted.", clipped),
         Mistake(
             "nan-on-all-masked",
@@ -89,6 +104,11 @@ def softmax_mistakes(x: Array, axis: int) -> list[Mistake]:
             careless,
         ),
     ]
+
+
+def _narrow_softmax(x: Array, axis: int) -> Array:
+    terms = np.exp(x - shift_of(x.max(axis=axis, keepdims=True)).astype(x.dtype))
+    return np.asarray(terms / terms.sum(axis=axis, keepdims=True))
 
 
 # Merging
@@ -210,6 +230,11 @@ def merge_mistakes(a: State, b: State) -> list[Mistake]:
             ]
         return results
 
+    def weighted_by_sums() -> list[State]:
+        left, right = (s * np.exp(m - shift_of(row_max)) for m, s in ((max_a, sum_a), (max_b, sum_b)))
+        together = out_a * left[:, None] + out_b * right[:, None]
+        return [(row_max, row_sum, together), (row_max, row_sum, together / row_sum[:, None])]
+
     one = np.ones_like(row_max)
     return [
         Mistake(
@@ -256,6 +281,16 @@ def merge_mistakes(a: State, b: State) -> list[Mistake]:
             "merge-normalised",
             "o was divided by l; states hold it unnormalised.",
             lambda: [(row_max, row_sum, output / row_sum[:, None])],
+        ),
+        Mistake(
+            "merge-averaged",
+            "The merged state was halved: sums over disjoint keys are added, not averaged.",
+            lambda: [(row_max, row_sum, output / 2), (row_max, row_sum / 2, output / 2)],
+        ),
+        Mistake(
+            "merge-weighted-by-l",
+            "o is weighted by l, as if it were normalised; states hold it unnormalised.",
+            lambda: weighted_by_sums(),
         ),
         Mistake("merge-one-maximum", "The maximum was taken over all rows together, not for each row.", one_max),
     ]

@@ -117,6 +117,7 @@ def recurrence(
     rescale: Callable[[Array, Array], Array] | None = None,
     safe: bool = True,
     own_max: bool = False,
+    rescale_new: bool = False,
     keep: Callable[[Array], Array] = lambda row_sum: row_sum,
 ) -> Pair:
     """The online recurrence in float64, with one part changed."""
@@ -128,7 +129,8 @@ def recurrence(
         shift = shift_of(new_max) if safe else new_max
         factor = np.exp(row_max - shift) if rescale is None else rescale(row_max, shift)
         base = shift_of(scores.max(axis=1)) if own_max else shift
-        row_sum = keep(row_sum * factor + np.exp(scores - base[:, None]).sum(axis=1))
+        block_sum = np.exp(scores - base[:, None]).sum(axis=1)
+        row_sum = keep(row_sum * factor + block_sum * (factor if rescale_new else 1))
         row_max = new_max
     return row_max, row_sum
 
@@ -172,6 +174,11 @@ def stream_mistakes(blocks: Sequence[Array]) -> list[Mistake]:
                 recurrence(blocks, rescale=lambda old, new: np.exp(new - old)),
                 recurrence(blocks, rescale=lambda old, new: np.where(np.isneginf(old), 0, np.exp(new - old))),
             ],
+        ),
+        Mistake(
+            "new-terms-rescaled",
+            "The new block's terms are multiplied by exp(old max - new max) too: only the old sum needs it.",
+            lambda: [recurrence(blocks, rescale_new=True)],
         ),
         Mistake(
             "block-max-kept",

@@ -30,6 +30,9 @@ TEXTS = {
     "sram-in-bytes": "M is taken for bytes; it counts elements.",
     "tile-size-other": "Tiles are sized for another number of tiles than four.",
     "tile-size-ignores-sram": "Tiles have a fixed size, whatever M is.",
+    "large-and-small-swapped": "Passes are counted with the small block; the large one is that of the outer loop.",
+    "causal-by-rows": "With causal=True single rows or keys are left out; whole blocks are moved or skipped.",
+    "scores-in-float32": "S and P are counted with four bytes; in HBM they have the working dtype.",
     "kv-per-pass": "K and V are counted once a block; FA1 loads each block of them once, all of them once in total.",
     "output-not-reloaded": "O is stored once a block of K but not counted as loaded again.",
     "state-read-missing": "The statistics are counted once a block; l and m are both loaded and both stored.",
@@ -106,16 +109,19 @@ def _mistakes(form: str) -> list[tuple[str, Form]]:
         ("ragged-fraction", lambda s: _bytes(form, s, passes=s.n * 4 * s.d / s.m)),
         ("tile-size-ceil", lambda s: _bytes(form, s, passes=_passes(s, -(-s.m // (4 * s.d))))),
         ("sram-in-bytes", lambda s: _bytes(form, s, passes=_passes(s, s.m // (4 * s.d * s.itemsize)))),
+        ("large-and-small-swapped", lambda s: _bytes(form, s, passes=_passes(s, block_sizes(s.d, s.m)[1]))),
         *(("tile-size-other", _sized(form, tiles)) for tiles in (1, 2, 3, 5, 6, 8)),
         *(("tile-size-ignores-sram", _fixed(form, rows)) for rows in (1, 2, 4, 8, 16, 32, 64, 128)),
     ]
     own: dict[str, list[tuple[str, Form]]] = {
         STANDARD: [
             ("operands-once", lambda s: (4 * s.n * s.n + 4 * s.n * s.d) * s.itemsize),
+            ("scores-in-float32", lambda s: _bytes(form, s) + 4 * s.n * s.n * (4 - s.itemsize)),
             ("scores-once", lambda s: _bytes(form, s) - 2 * s.n * s.n * s.itemsize),
             ("scores-once", lambda s: _bytes(form, s) - 1 * s.n * s.n * s.itemsize),
         ],
         FA1: [
+            ("causal-by-rows", lambda s: _causal_rows(form, s)),
             ("kv-per-pass", lambda s: _bytes(form, s) + (_ceil(s) - 1) * 2 * s.n * s.d * s.itemsize),
             ("output-not-reloaded", lambda s: _bytes(form, s) - _ceil(s) * s.n * s.d * s.itemsize),
             ("state-read-missing", lambda s: _bytes(form, s) - _ceil(s) * 2 * s.n * 4),
@@ -127,6 +133,7 @@ def _mistakes(form: str) -> list[tuple[str, Form]]:
             ("kv-per-pass", lambda s: _bytes(form, s) + (_ceil(s) - 1) * 4 * s.n * s.d * s.itemsize),
         ],
         FA2: [
+            ("causal-by-rows", lambda s: _causal_rows(form, s)),
             ("kv-once", lambda s: 4 * s.n * s.d * s.itemsize + 4 * s.n),
             ("output-per-block", lambda s: _bytes(form, s) + (_ceil(s) - 1) * s.n * s.d * s.itemsize),
             ("two-statistics", lambda s: _bytes(form, s) + 4 * s.n),
@@ -145,6 +152,17 @@ def _ceil(setting: Setting) -> int:
 
 def _passes(setting: Setting, block: int) -> int:
     return -(-setting.n // max(1, block))
+
+
+def _causal_rows(form: str, s: Setting) -> float:
+    """What a causal run would move if it left out every row, or key, that a block doesn't need."""
+    if not s.causal:
+        return _bytes(form, s)
+    if form == FA1:
+        rows = sum(s.n - first for first, _ in forms.blocks(s.n, _large(s)))
+        return (2 * s.n * s.d + 3 * rows * s.d) * s.itemsize + 16 * rows
+    keys = sum(last for _, last in forms.blocks(s.n, _large(s)))
+    return (2 * s.n * s.d + 2 * keys * s.d) * s.itemsize + 4 * s.n
 
 
 def _fixed(form: str, rows: int) -> Form:

@@ -7,7 +7,7 @@ whenever it goes to HBM, P rounded or not), never from a fixed tolerance.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -61,6 +61,10 @@ class Recipe:
         whole_blocks: the ragged last block is left out.
         divide: O is divided by l at the end.
         naive_masks: -inf - (-inf) is computed where a row sees no key of a block.
+        rescale_new: the new block's terms get the factor too, in O or in l as well.
+        rescale_base: what the factor is a power of.
+        divide_always: O is divided by l after every block, and not multiplied by it again.
+        keep_sum, keep_max: what is carried on as l and m isn't the block's own sum, nor the old maximum.
     """
 
     normalised: bool = True
@@ -77,6 +81,11 @@ class Recipe:
     whole_blocks: bool = False
     divide: bool = True
     naive_masks: bool = False
+    rescale_new: Literal["", "output", "all"] = ""
+    rescale_base: float = np.e
+    divide_always: bool = False
+    keep_sum: bool = True
+    keep_max: bool = True
 
 
 def follow(case: Case, block: int, recipe: Recipe) -> Pair:
@@ -98,19 +107,22 @@ def follow(case: Case, block: int, recipe: Recipe) -> Pair:
         own = block_max if recipe.naive_masks else shift_of(block_max)
         weights = np.exp(part - (own if recipe.own_max or recipe.naive_masks else shift)[:, None])
         weights = weights * np.exp(own - shift)[:, None] if recipe.naive_masks else weights
-        rescale = np.exp(row_max - shift)
+        rescale = np.exp((row_max - shift) * np.log(recipe.rescale_base))
+        rescaled = weights * rescale[:, None]
         old_sum = row_sum * (rescale if recipe.rescale_sum else 1)
-        new_sum = old_sum + weights.sum(axis=1)
+        new_sum = old_sum + (rescaled if recipe.rescale_new == "all" else weights).sum(axis=1)
+        weights = rescaled if recipe.rescale_new else weights
         old_weight = rescale if recipe.rescale_output else np.ones(n)
         if recipe.normalised and recipe.denormalise:
             old_weight = old_weight * row_sum
         products = (weights.astype(case.q.dtype).astype(np.float64) if recipe.round_p else weights) @ v
         o = o * old_weight[:, None] + products
-        row_max, row_sum = new_max, new_sum
-        if recipe.normalised:
-            o = o / np.where(row_sum == 0, 1, row_sum)[:, None]
-            o = o.astype(case.q.dtype).astype(np.float64) if recipe.round_o else o
-    if not recipe.normalised and recipe.divide:
+        if recipe.normalised or recipe.divide_always:
+            o = o / np.where(new_sum == 0, 1, new_sum)[:, None]
+            o = o.astype(case.q.dtype).astype(np.float64) if recipe.round_o and recipe.normalised else o
+        row_max = new_max if recipe.keep_max else row_max
+        row_sum = new_sum if recipe.keep_sum else weights.sum(axis=1)
+    if not recipe.normalised and not recipe.divide_always and recipe.divide:
         o = o / np.where(row_sum == 0, 1, row_sum)[:, None]
     with np.errstate(divide="ignore"):
         return o.astype(case.q.dtype), row_max + np.log(row_sum)
@@ -220,6 +232,10 @@ def _recurrence_mistakes(function: str, case: Case) -> list[tuple[str, str, Any]
             run(rescale_sum=False, rescale_output=False)]),
         ("output-rescale-missing", "l is brought to the new maximum, but the old O is not.", lambda: [
             run(rescale_output=False)]),
+        ("exp-and-exp2-mixed", "The weights are powers of e, the factor of the old terms is a power of 2.", lambda: [
+            run(rescale_base=2.0)]),
+        ("new-terms-rescaled", "New terms are multiplied by exp(m - m') too: only old ones need it.", lambda: [
+            run(rescale_new="output"), run(rescale_new="all")]),
         ("block-max-kept", "Each block's terms stay relative to that block's own maximum.", lambda: [
             run(own_max=True)]),
         ("state-lost", "Only the last block of keys counts: the state (O, l, m) isn't carried on.", lambda: [
@@ -233,8 +249,14 @@ def _recurrence_mistakes(function: str, case: Case) -> list[tuple[str, str, Any]
     if normalised:
         text = "HBM's O is normalised, and it isn't multiplied by the old l before the new block is added."
         found.append(("old-output-normalised", text, lambda: [run(denormalise=False)]))
+        text = "l in HBM is the last block's own sum: the old l, rescaled, belongs to it."
+        found.append(("sum-not-carried", text, lambda: [run(keep_sum=False)]))
+        text = "m in HBM is never the new maximum: l and O are relative to another one than m says."
+        found.append(("old-maximum-stored", text, lambda: [run(keep_max=False)]))
     else:
         found.append(("division-missing", "O isn't divided by l.", lambda: [run(divide=False)]))
+        text = "O is divided by l after every block, and new terms are added to what is normalised already."
+        found.append(("divided-every-block", text, lambda: [run(divide_always=True)]))
         found.append(("lse-base-2", "The log-sum-exp is in base 2.", lambda: _logs(case)[:2]))
         found.append(
             ("lse-incomplete", "What is stored as LSE is the maximum or log l alone.", lambda: _logs(case)[2:])
@@ -316,6 +338,22 @@ def _standard_mistakes(case: Case) -> list[tuple[str, str, Any]]:
         scores = np.where(case.visible, scores_of(case), -np.inf)
         return [(np.exp(scores - scores.max(axis=1, keepdims=True)) @ v,), (np.exp(scores) @ v,)]
 
+    def sums_of_columns() -> list[tuple[Array, ...]]:
+        """P = exp(S - row maximum) divided by the sums of its columns, over all rows or over those of a block."""
+        large, small = block_sizes(d, case.m)
+        scores = np.where(case.visible, scores_of(case), -np.inf)
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        results: list[tuple[Array, ...]] = []
+        for size in (len(v), large, small):
+            parts = [weights[a:b] / weights[a:b].sum(axis=0) for a, b in blocks(len(v), size)]
+            results.append((np.concatenate(parts) @ v,))
+        return results
+
+    def other_masks() -> list[tuple[Array, ...]]:
+        large, small = block_sizes(d, case.m)
+        rows, cols = (np.arange(len(v))[:, None] % small, np.arange(len(v))[None, :] % large)
+        return [*with_scores(scores_of(case), cols <= rows), *with_scores(scores_of(case), case.visible.T)]
+
     everything = np.ones_like(case.visible)
     return [
         ("scale-missing", "The scores aren't multiplied by 1/sqrt(d).", lambda: with_scores(
@@ -325,6 +363,9 @@ def _standard_mistakes(case: Case) -> list[tuple[str, str, Any]]:
         ("softmax-axis", "The softmax runs over the queries, not over the keys.", lambda: with_scores(
             scores_of(case), case.visible, axis=0)),
         ("division-missing", "P isn't divided by its row sums.", unnormalised),
+        ("sums-of-columns", "P is divided by sums over the queries, not over the keys.", sums_of_columns),
         *([("mask-missing", "The causal mask isn't applied.", lambda: with_scores(scores_of(case), everything)),
-           ("mask-off-by-one", "Row i doesn't see key i: the comparison is strict.", strict)] if case.causal else []),
+           ("mask-off-by-one", "Row i doesn't see key i: the comparison is strict.", strict),
+           ("mask-indices", "The mask compares indices within the blocks, or rows and keys the wrong way round.",
+            other_masks)] if case.causal else []),
     ]  # fmt: skip
