@@ -88,7 +88,7 @@ def judge_quotients(judge: Judging, asked: Problem, found: Gradients) -> None:
         told = float((values * direction).sum())
         off = abs(told - slope) / length
         judge.measure(f"{name}_quotient_rel", off)
-        if off > allowed:
+        if not off <= allowed:
             judge.fail(
                 f"{name} isn't the gradient of the forward: along a direction, sum(dO * O) changes by a rate that "
                 f"differs by {off:.1e} of {name}'s length; float32 allows {allowed:.1e}.",
@@ -180,7 +180,7 @@ def judge_skipped(judge: Judging, case: AttentionCase, causal: Traffic, full: Tr
     share = max(shares)
     judge.measure("causal_over_full", share)
     allowed = judge.thresholds["causal_over_full"]
-    if share > allowed:
+    if not share <= allowed:
         judge.fail(
             f"With a causal mask the kernels load or multiply {share:.0%} of what they do without; tiles that it hides "
             f"can be skipped in both loops, which leaves at most {allowed:.0%}.",
