@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from grader.judge import Judge, Submission, attention, check
+from grader.judge.answers import real_number
 from grader.judge.benchmark_table import await_card, cards_of, judge_benchmark, judge_plot
 from grader.judge.codegen import judge_forward_codegen
 from grader.judge.fa2_traffic import judge_fa2_traffic
@@ -70,9 +71,11 @@ def test_waves_and_utilisation_of_this_profile(submission: Submission, judge: Ju
             got = submission.call("waves", ctas, sms, ctas_per_sm, module="schedule")
             _equal(judge, got, rounds, f"waves({ctas}, {sms}, {ctas_per_sm})")
             busy = ctas / (rounds * slots) if ctas else 0.0
-            share = submission.call("sm_utilisation", ctas, sms, ctas_per_sm, module="schedule")
-            if not isinstance(share, (int, float)) or abs(share - busy) > 1e-9:
-                judge.fail(f"sm_utilisation({ctas}, {sms}, {ctas_per_sm}) is {share!r}, expected {busy:.6g}.")
+            call = f"sm_utilisation({ctas}, {sms}, {ctas_per_sm})"
+            got = submission.call("sm_utilisation", ctas, sms, ctas_per_sm, module="schedule")
+            share = real_number(judge, got, call)
+            if not abs(share - busy) <= 1e-9:
+                judge.fail(f"{call} is {share!r}, expected {busy:.6g}.")
 
 
 @check("kernel-does-the-work")

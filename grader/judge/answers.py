@@ -38,13 +38,21 @@ def real_number(judge: Judge, value: object, what: str) -> float:
     """`value` as a float; ends the check with `contract` when it's no number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         judge.contract(f"{what}: returned a {type(value).__name__}, expected a number.")
-    return float(value)
+    return as_float(value)
+
+
+def as_float(value: Any) -> float:
+    """A number as a float; infinite where it's an int beyond a float's range."""
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
 
 
 def same(got: Any, want: Any) -> bool:
     """Whether two answers agree: floats to rounding, everything else exactly."""
     if isinstance(want, float) or isinstance(got, float):
-        return bool(abs(got - want) <= ROUNDING * max(abs(want), 1.0))
+        return bool(abs(as_float(got) - as_float(want)) <= ROUNDING * max(abs(want), 1.0))
     if isinstance(want, tuple) and isinstance(got, tuple):
         return len(got) == len(want) and all(same(g, w) for g, w in zip(got, want, strict=True))
     return bool(got == want)

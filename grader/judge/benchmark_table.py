@@ -211,7 +211,7 @@ def judge_rate(judge: Judging, row: Row, profiles: Sequence[HardwareProfile]) ->
         return
     flops = flops_of(row)
     expected = flops / row.times["median_ms"] / 1e9
-    if abs(row.times["tflops"] - expected) > judge.thresholds["tflops_rel"] * expected:
+    if not abs(row.times["tflops"] - expected) <= judge.thresholds["tflops_rel"] * expected:
         fail(
             judge,
             "benchmark-arithmetic",

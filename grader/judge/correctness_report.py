@@ -23,6 +23,8 @@ TENSORS: tuple[TensorName, ...] = ("o", "lse", "dq", "dk", "dv")
 Verdict = Literal["pass", "fail"]
 Size = Annotated[int, Field(ge=1, le=1 << 30)]
 NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+Scale = Annotated[float, Field(ge=-65536.0, le=65536.0, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
@@ -49,7 +51,7 @@ class Shape(_Model):
     head_dim: Size
     dtype: Literal["float16", "bfloat16", "float32"]
     causal: bool
-    scale: float | None
+    scale: Scale | None
 
     @model_validator(mode="after")
     def _groups(self) -> Shape:
@@ -118,7 +120,7 @@ class Report(_Model):
 
     format_version: Literal[1]
     kernel: Text
-    seed: int
+    seed: Seed
     verdict: Verdict
     environment: dict[str, str] = {}
 

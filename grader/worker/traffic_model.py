@@ -15,6 +15,7 @@ class TensorTraffic:
         padding_bytes: of a result's storage, what was stored to elements that the result doesn't have; `stored_bytes`
             leaves them out.
         readers: programs that loaded from it, of all launches. most: bytes that one of them loaded, the greediest.
+        updated_bytes: of atomics, among what was loaded and what was stored.
     """
 
     loaded_bytes: int = 0
@@ -22,6 +23,7 @@ class TensorTraffic:
     padding_bytes: int = 0
     readers: int = 0
     most: int = 0
+    updated_bytes: int = 0
 
 
 def of_input(tensors: Mapping[str, TensorTraffic], name: str) -> list[TensorTraffic]:
@@ -97,6 +99,12 @@ class Traffic:
         """Bytes stored to a tensor; 0 when it was never written."""
         return self.tensors[name].stored_bytes if name in self.tensors else 0
 
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of plain stores, to results and to whatever else; atomics are left out."""
+        tensors = self.tensors.values()
+        return sum(entry.stored_bytes + entry.padding_bytes - entry.updated_bytes for entry in tensors)
+
     def to_wire(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -135,7 +143,7 @@ def _text(value: object) -> str:
     return value[:500]
 
 
-_OF_A_TENSOR = ("loaded_bytes", "stored_bytes", "padding_bytes", "readers", "most")
+_OF_A_TENSOR = ("loaded_bytes", "stored_bytes", "padding_bytes", "readers", "most", "updated_bytes")
 
 
 def _tensors(table: dict[str, Any]) -> dict[str, TensorTraffic]:

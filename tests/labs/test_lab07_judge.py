@@ -34,7 +34,7 @@ from grader.judge.tolerance import forward_bounds
 from grader.report.model import Diagnosis
 from grader.sandbox.hosting import Hosted, HostRefusal
 from grader.sandbox.wire import Tensor
-from grader.worker.traffic_model import LaunchRecord, Traffic
+from grader.worker.traffic_model import LaunchRecord, TensorTraffic, Traffic
 
 COURSE = Course.find(Path(__file__).parent)
 LAB = COURSE.lab("lab07")
@@ -215,6 +215,17 @@ def test_linear_memory_allows_partials_and_refuses_a_score_matrix() -> None:
     assert failed.value.diagnosis == "scores-stored"
     with pytest.raises(Failed, match="No Triton kernel"):
         judge_linear_memory(StandIn(), case, Traffic())
+    # A small buffer that all scores go through in turns; atomics add partials of dQ once a tile of keys.
+    gradients, scores = 2 * 32 * (320 + 2 * 512), 320 * 512 * 4
+    for updated in (scores, 0):
+        written = TensorTraffic(stored_bytes=scores, updated_bytes=updated)
+        tensors = {"out:0": TensorTraffic(stored_bytes=gradients), "scratch:0": written}
+        if updated:
+            judge_linear_memory(StandIn(), case, counted(scratch_bytes=partials, tensors=tensors))
+            continue
+        with pytest.raises(Failed, match="The kernels store") as failed:
+            judge_linear_memory(StandIn(), case, counted(scratch_bytes=1 << 12, tensors=tensors))
+        assert failed.value.diagnosis == "scores-stored"
 
 
 def test_skipped_tiles_by_the_bytes_loaded_and_by_the_products() -> None:
@@ -233,6 +244,10 @@ def test_skipped_tiles_by_the_bytes_loaded_and_by_the_products() -> None:
     with pytest.raises(Failed, match="two kernels take") as failed:
         judge_skipped(StandIn("masked-tiles"), case, run(700, 7), run(1000, 14))
     assert failed.value.diagnosis == "products-repeated"
+    # A busier run without a mask doesn't make five products of all pairs any fewer.
+    with pytest.raises(Failed, match="skips nothing") as failed:
+        judge_skipped(StandIn("masked-tiles"), case, run(700, 5), run(1000, 10))
+    assert failed.value.diagnosis == "masked-tiles-not-skipped"
 
 
 def test_diagnosis_of_a_tensor_read_at_wrong_strides() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from grader.judge.answers import as_float
 from grader.report.model import Diagnosis
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ HEAD_DIMS = (64, 59)
 BATCH, HEADS, TFLOPS = 4, 16, 300.0
 MAX_BYTES = 1 << 16
 RELATIVE = 1e-6
+LONGEST_US = 1e9
 
 TEXTS = {
     "prediction-unchecked": "A row has a time although its prediction wasn't found right.",
@@ -96,8 +98,8 @@ def _row(number: int, cell: Mapping[str, Any]) -> Row:
         )
     except (TypeError, ValueError, OverflowError) as error:
         raise TableError(f"line {number} lacks a column or holds text where a number belongs") from error
-    if not (0 < row.median_us < math.inf and 0 <= row.iqr_us < math.inf):
-        raise TableError(f"line {number} holds a time that isn't positive and finite")
+    if not (0 < row.median_us <= LONGEST_US and 0 <= row.iqr_us <= LONGEST_US):
+        raise TableError(f"line {number} holds a time that isn't positive, or is above {LONGEST_US:g} us")
     return row
 
 
@@ -110,7 +112,7 @@ def judge_rows(judge: Judge, rows: Mapping[tuple[str, int], Row]) -> None:
         if row.n < judge.thresholds["min_repeats"] or row.iqr_us == 0:
             _fail(judge, "one-sample", f"{where}: n is {row.n}, iqr_us {row.iqr_us:g}.")
         want = break_even(row.median_us, BATCH, HEADS, row.head_dim, TFLOPS)
-        if abs(row.break_even_seqlen - want) > 1:
+        if not abs(row.break_even_seqlen - want) <= 1:
             _fail(judge, "break-even-arithmetic", f"{where}: {row.break_even_seqlen}, but its median gives {want}.")
 
 
@@ -242,7 +244,8 @@ def judge_break_even(judge: Judge, got: object, overhead_us: float, sizes: Mappi
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, (int, float, np.integer, np.floating)) and math.isfinite(value)
+    plain = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return plain and math.isfinite(as_float(value))
 
 
 def _close(got: Any, want: float) -> bool:

@@ -263,7 +263,7 @@ def _judge_table(judge: Judging, text: str, report: CorrectnessReport) -> None:
     lines = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if line.lstrip().startswith("|") and len(cells) == 2 + len(TENSORS) and cells[0].isdigit():
+        if line.lstrip().startswith("|") and len(cells) == 2 + len(TENSORS) and re.fullmatch(r"[0-9]{1,6}", cells[0]):
             lines[int(cells[0])] = cells[1:]
     for number, row in enumerate(report.rows, start=1):
         if number not in lines:

@@ -11,7 +11,7 @@ import numpy as np
 from grader.judge.backward.judging import BACKWARD, Problem, check_gradients, given, judge_gradients
 from grader.judge.gradients import Gradients, emulate_gradients
 from grader.judge.oracle import AttentionCase, forward
-from grader.judge.precision import ULP, Array
+from grader.judge.precision import ULP, Array, numpy_dtype
 from grader.judge.stored_once import require_counted
 from grader.judge.tolerance import TILINGS
 from grader.report.model import Diagnosis
@@ -88,7 +88,7 @@ def judge_quotients(judge: Judging, asked: Problem, found: Gradients) -> None:
         told = float((values * direction).sum())
         off = abs(told - slope) / length
         judge.measure(f"{name}_quotient_rel", off)
-        if off > allowed:
+        if not off <= allowed:
             judge.fail(
                 f"{name} isn't the gradient of the forward: along a direction, sum(dO * O) changes by a rate that "
                 f"differs by {off:.1e} of {name}'s length; float32 allows {allowed:.1e}.",
@@ -139,23 +139,41 @@ def require_equal(judge: Judging, first: Gradients, second: Gradients, when: str
 
 
 def judge_linear_memory(judge: Judging, case: AttentionCase, traffic: Traffic) -> None:
-    """Buffers beside arguments and results hold at most float32 partials of the gradients and a few numbers a row."""
+    """Buffers beside arguments and results hold at most float32 partials of the gradients and a few numbers a row.
+
+    And no more is stored: what goes through a small buffer in turns goes through memory too.
+    """
     require_counted(judge, traffic)
     heads = case.batch * case.q_heads
     allowed = 4 * heads * (case.q_len * (case.head_dim + 4) + 2 * case.k_len * case.head_dim)
+    results = numpy_dtype(case.dtype).itemsize * (case.q.size + case.k.size + case.v.size)
     judge.measure("scratch_bytes", traffic.scratch_bytes)
     judge.measure("allowed_bytes", allowed)
+    judge.measure("written_over_allowed", traffic.written_bytes / (allowed + results))
     if traffic.scratch_bytes > allowed:
         judge.fail(
             f"The kernels are given {traffic.scratch_bytes} bytes of memory beside inputs and gradients at lengths "
             f"{case.q_len} x {case.k_len}; float32 partials of dQ, dK and dV and four numbers a row take {allowed}. "
             "P and dS are computed anew from the LSE, tile by tile.",
-            diagnosis=Diagnosis(id="scores-stored", text="Weights or their gradients go through memory."),
+            diagnosis=SCORES_STORED,
         )
+    if traffic.written_bytes > allowed + results:
+        judge.fail(
+            f"The kernels store {traffic.written_bytes} bytes at lengths {case.q_len} x {case.k_len}, atomics left "
+            f"out; the gradients, float32 partials of them and four numbers a row take {allowed + results}. P and dS "
+            "are computed anew from the LSE, tile by tile.",
+            diagnosis=SCORES_STORED,
+        )
+
+
+SCORES_STORED = Diagnosis(id="scores-stored", text="Weights or their gradients go through memory.")
 
 
 MOST_PRODUCTS = 7
 """Of queries by keys by head_dim: S, dP, dV, dK and dQ, and S and dP once more in a kernel of its own for dQ."""
+FEWEST_PRODUCTS = 5
+"""In one kernel."""
+NOT_SKIPPED = Diagnosis(id="masked-tiles-not-skipped", text="Tiles that the mask hides are loaded anyway.")
 TILES_OVER = 1.5
 """What tiles that hang over may add to them."""
 
@@ -175,16 +193,23 @@ def judge_skipped(judge: Judging, case: AttentionCase, causal: Traffic, full: Tr
             f"backward in two kernels take {int(most / TILES_OVER)}.",
             diagnosis=Diagnosis(id="products-repeated", text="Products are computed more often than a backward needs."),
         )
+    unskipped = FEWEST_PRODUCTS * 2 * pairs * case.head_dim
+    if causal.dot_flops >= unskipped:
+        judge.fail(
+            f"With a causal mask the kernels run {causal.dot_flops} FLOPs of tl.dot; the {FEWEST_PRODUCTS} products of "
+            f"a backward that skips nothing take {unskipped}. Tiles that it hides can be skipped in both loops.",
+            diagnosis=NOT_SKIPPED,
+        )
     shares = [causal.loaded_bytes / full.loaded_bytes if full.loaded_bytes else 1.0]
     shares += [causal.dot_flops / full.dot_flops] if full.dot_flops else []
     share = max(shares)
     judge.measure("causal_over_full", share)
     allowed = judge.thresholds["causal_over_full"]
-    if share > allowed:
+    if not share <= allowed:
         judge.fail(
             f"With a causal mask the kernels load or multiply {share:.0%} of what they do without; tiles that it hides "
             f"can be skipped in both loops, which leaves at most {allowed:.0%}.",
-            diagnosis=Diagnosis(id="masked-tiles-not-skipped", text="Tiles that the mask hides are loaded anyway."),
+            diagnosis=NOT_SKIPPED,
         )
 
 

@@ -230,13 +230,7 @@ def _part(name: str, rest: str) -> Any:
 def _blocks(rest: str) -> tuple[int, tuple[int, ...]]:
     size, _, rows = rest.partition(":")
     texts = rows.split("/")
-    if (
-        not size.isascii()
-        or not size.isdigit()
-        or len(size) > 5
-        or not 1 <= int(size) <= 65536
-        or len(texts) > MAX_BLOCKS
-    ):
+    if not re.fullmatch(r"[0-9]{1,5}", size) or not 1 <= int(size) <= 65536 or len(texts) > MAX_BLOCKS:
         raise MaskError("`blocks` needs a size and its rows, as in blocks:64:1/3/6")
     if not all(re.fullmatch(r"[0-9a-f]{1,1024}", row) for row in texts):
         raise MaskError("`blocks`: a row is a hexadecimal number, as in blocks:64:1/3/6")

@@ -46,7 +46,7 @@ def _judge_rate(judge: Judging, row: Row, profiles: Sequence[HardwareProfile]) -
         return
     moved = least_bytes(row)
     expected = moved / row.times["median_ms"] / 1e6
-    if abs(row.times["gbs"] - expected) > judge.thresholds["gbs_rel"] * expected:
+    if not abs(row.times["gbs"] - expected) <= judge.thresholds["gbs_rel"] * expected:
         fail(
             judge,
             "benchmark-arithmetic",

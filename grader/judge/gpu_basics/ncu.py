@@ -136,7 +136,7 @@ def disagreement(launches: Sequence[Launch], build: CudaBuild) -> str:
     if [launch.kernel for launch in ours] != [launch.kernel for launch in want]:
         return f"it holds {len(ours)} launches of the copies; `profile` makes {len(want)}, in another order or number"
     for number, (got, item) in enumerate(zip(ours, want, strict=True), start=1):
-        if abs(got.sectors_per_request - item.sectors_per_request) > TOLERANCE * item.sectors_per_request:
+        if not abs(got.sectors_per_request - item.sectors_per_request) <= TOLERANCE * item.sectors_per_request:
             return (
                 f"launch {number} ({got.kernel}) moved {got.sectors_per_request:.4g} sectors a request, the model says "
                 f"{item.sectors_per_request:.4g}"
@@ -224,7 +224,7 @@ def judge_reading(judge: Judge, rows: Sequence[Row], answer: object) -> None:
         want = (float(row.sectors_each), row.useful, row.sectors_each * row.useful * SECTOR / LANES)
         for key, value in zip(KEYS, want, strict=True):
             got = real_number(judge, item.get(key), f"read_ncu: {key}")
-            if abs(got - value) > TOLERANCE * value / 10:
+            if not abs(got - value) <= TOLERANCE * value / 10:
                 judge.fail(f"read_ncu: `{key}` is wrong.", diagnosis=_reading_mistake(key, got, value, row))
 
 

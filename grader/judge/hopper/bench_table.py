@@ -95,7 +95,7 @@ def judge_roofline(judge: Judging, text: bytes, profiles: Sequence[HardwareProfi
         got, want = row.times["roofline_fraction"], floor_s / seconds
         if want > 1:
             fail(judge, "benchmark-impossible", f"{row.place}: faster than the card's roofline allows.")
-        if abs(got - want) > judge.thresholds["fraction"]:
+        if not abs(got - want) <= judge.thresholds["fraction"]:
             text_ = f"{row.place}: roofline_fraction is {got:g}, but its shape and time make {want:.3f}."
             _say(judge, "bench-roofline", text_)
         if row.times["iqr_ms"] > judge.thresholds["max_iqr"] * row.times["median_ms"]:

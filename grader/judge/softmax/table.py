@@ -193,7 +193,7 @@ def unlike(table: Table, again: Table, repeat: float) -> str:
             if name == "lse_error" and max(value, new) < LSE_NOISE:
                 continue
             bound = repeat if name == "rms_error" else 3 * repeat
-            if abs(value - new) > bound * max(value, new):
+            if not abs(value - new) <= bound * max(value, new):
                 return f"{name} at {point} is {value:.3e} in the file and {new:.3e} when tolerance.py runs"
     return ""
 

@@ -94,5 +94,5 @@ def judge_tables(judge: Judge, written: Table, again: Table) -> None:
             if not judge.thresholds["min_error"] <= row.error <= judge.thresholds["max_error"]:
                 judge.fail(f"{what}: max_error at {point} is {row.error:.1e}.", diagnosis=UNTESTED)
         # Counts are exact; an error hangs on the order of the machine's sums.
-        if abs(written[point].error - again[point].error) > judge.thresholds["repeat"] * again[point].error:
+        if not abs(written[point].error - again[point].error) <= judge.thresholds["repeat"] * again[point].error:
             judge.fail(f"io.csv: max_error at {point} isn't repeated by a new run.", diagnosis=NOT_REPRODUCED)

@@ -75,8 +75,8 @@ class Region:
 
     Attributes:
         held: whether each item of the region belongs to the tensor; None where all do.
-        loaded, stored: bytes that this launch moved. readers: how many of its programs loaded some; most: the
-            most bytes that one did.
+        loaded, stored: bytes that this launch moved. updated: by atomics, among both. readers: how many of its
+            programs loaded some; most: the most bytes that one did.
         stored_at: bytes stored to each item of the storage, by all launches; None where nobody asks.
     """
 
@@ -89,6 +89,7 @@ class Region:
     strides: tuple[int, ...] = ()
     loaded: int = 0
     stored: int = 0
+    updated: int = 0
     readers: int = 0
     most: int = 0
     stored_at: npt.NDArray[np.int64] | None = field(default=None, repr=False)
@@ -183,6 +184,8 @@ class Bounds:
         size = live.size * width
         if loads:
             region.loaded += size
+        if loads and stores:
+            region.updated += size
         if stores:
             region.stored += size
             if region.stored_at is not None:

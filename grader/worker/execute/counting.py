@@ -39,10 +39,12 @@ def _as_bools(mask: Any) -> Mask:
 class _Memory:
     """Stands in for the interpreter's native module: checks and counts, then does what that does."""
 
-    def __init__(self, native: Any, bounds: Bounds, shadow: Shadow | None) -> None:
+    def __init__(self, native: Any, bounds: Bounds, shadow: Shadow | None, late: bool = False) -> None:
         self._native = native
         self._bounds = bounds
         self._shadow = shadow
+        self._late = late
+        self._added: dict[int, dict[bytes, list[tuple[Any, ...]]]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._native, name)
@@ -59,25 +61,51 @@ class _Memory:
 
     def atomic_rmw(self, operation: Any, pointers: Any, values: Any, mask: Any, semantic: Any) -> Any:
         mask = _as_bools(mask)
-        self._touch(pointers, mask, values.itemsize, loads=True, stores=True)
-        return self._native.atomic_rmw(operation, pointers, values, mask, semantic)
+        late = self._late and operation == self._native.RMW_OP.FADD
+        touched = self._touch(pointers, mask, values.itemsize, loads=True, stores=True, adds=late)
+        if not late or len(touched) != 1:
+            return self._native.atomic_rmw(operation, pointers, values, mask, semantic)
+        # What a launcher's programs add may come in any order, whoever of them comes first.
+        (region,) = touched
+        kept = (operation, pointers.copy(), values.copy(), np.array(mask), semantic)
+        self._added.setdefault(id(region), {}).setdefault(pointers.tobytes(), []).append(kept)
+        return self._native.load(pointers, mask, np.zeros_like(values), values.dtype)
+
+    def settle(self, regions: Sequence[Region] | None = None) -> None:
+        """Make the additions that wait, of some regions or of all: to equal places every other one, then the rest."""
+        waiting = list(self._added) if regions is None else [id(region) for region in regions]
+        for number in waiting:
+            for additions in self._added.pop(number, {}).values():
+                for addition in (*additions[::2], *additions[1::2]):
+                    self._native.atomic_rmw(*addition)
 
     def atomic_cas(self, pointers: Any, expected: Any, values: Any, semantic: Any) -> Any:
         self._touch(pointers, np.ones(np.shape(pointers), bool), values.itemsize, loads=True, stores=True)
         return self._native.atomic_cas(pointers, expected, values, semantic)
 
-    def _touch(self, pointers: Any, mask: Mask, width: int, *, loads: bool, stores: bool) -> None:
+    def _touch(
+        self, pointers: Any, mask: Mask, width: int, *, loads: bool, stores: bool, adds: bool = False
+    ) -> list[Region]:
+        """Check and count an access; the regions that it meets.
+
+        Args:
+            adds: it's an addition that may wait; any other access finds all of them made.
+        """
         lanes = np.count_nonzero(mask)
         if lanes == 0:
-            return
+            return []
         live = pointers if lanes == mask.size == pointers.size else pointers[np.broadcast_to(mask, pointers.shape)]
         if live.size == 0:
-            return
+            return []
         found = self._bounds.touch(live.reshape(-1), width, loads=loads, stores=stores)
+        touched = [region for region, _ in found]
+        if self._added and (not adds or len(touched) != 1):
+            self.settle(touched)
         if self._shadow is not None:
             note = self._shadow.updated if loads and stores else self._shadow.stored if stores else self._shadow.loaded
             for region, addresses in found:
                 note(region, addresses, width)
+        return touched
 
 
 SCRAMBLE = 2
@@ -161,6 +189,7 @@ class Counter:
                         entry = table.setdefault(name, TensorTraffic())
                         entry.loaded_bytes += region.loaded
                         entry.stored_bytes += region.stored
+                        entry.updated_bytes += region.updated
                         entry.readers += region.readers
                         entry.most = max(entry.most, region.most)
         self._split_padding(tensors, memory, results)
@@ -235,13 +264,16 @@ def _together(storage: Storage) -> str:
 
 
 @contextmanager
-def watched(launched: Launched, shadow: Shadow | None = None, *, scrambled: bool = False) -> Iterator[None]:
+def watched(
+    launched: Launched, shadow: Shadow | None = None, *, scrambled: bool = False, late: bool = False
+) -> Iterator[None]:
     """Every access of the interpreter in the block is checked and counted for this launch, and every product.
 
     Args:
         scrambled: products come out wrong.
+        late: floats that programs add up by atomics are added in another order than that in which they come.
     """
-    memory = _Memory(interpreter._interpreter, launched.bounds, shadow)
+    memory = _Memory(interpreter._interpreter, launched.bounds, shadow, late)
     with ExitStack() as stack:
         _put(stack, interpreter, "_interpreter", memory)
         for name in ("create_dot", "create_dot_scaled"):
@@ -252,6 +284,7 @@ def watched(launched: Launched, shadow: Shadow | None = None, *, scrambled: bool
             product = interpreter.InterpreterBuilder.create_dot
             _put(stack, interpreter.InterpreterBuilder, "create_dot", _scrambling(product))
         yield
+        memory.settle()
 
 
 def _counting(original: Callable[..., Any], record: LaunchRecord) -> Callable[..., Any]:

@@ -65,7 +65,8 @@ class Interpreted:
 
     Args:
         traced: count what is stored by element, for a report.
-        backwards: run each launch's programs from the last to the first.
+        backwards: run each launch's programs from the last to the first, and add up by atomics in yet another order,
+            which hangs on no number that a program drew from a counter.
         sampler: runs some of them only; None runs all.
     """
 
@@ -94,7 +95,7 @@ class Interpreted:
                 self.sampler.run(programs, launched, lambda: self._consumed(launch, memory))
             return
         numbers = range(len(programs))
-        with watched(launched), programs.ready():
+        with watched(launched, late=self._backwards), programs.ready():
             for number in reversed(numbers) if self._backwards else numbers:
                 launched.run(partial(programs.run, number, launched.bounds))
         launched.record.programs = len(programs)

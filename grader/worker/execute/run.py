@@ -41,7 +41,8 @@ class Options:
     Attributes:
         trace: report bytes and products, by tensor.
         mutable: parameters that the call may change; their values come back.
-        reversed: run the programs of every launch from the last to the first.
+        reversed: run the programs of every launch from the last to the first, and add up by atomics in another order
+            than that in which additions come.
         sample: {"seed": int, "budget_s": float, "scrambled": bool} to run only some of the programs where all would
             take longer; scrambled: products come out wrong.
         candidate: which of an autotuner's configurations to launch; None takes the first that compiles.

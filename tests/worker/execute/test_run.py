@@ -33,6 +33,14 @@ def running_sum(x, total, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def added_by_ticket(x, ticket, total, seen):
+    part = tl.atomic_add(ticket, 1)
+    tl.atomic_add(total, tl.load(x + part))
+    if seen is not None:
+        tl.store(seen + part, tl.load(total))
+
+
+@triton.jit
 def half_written(x, o):
     i = tl.arange(0, 32)
     tl.store(o + i, tl.load(x + i))
@@ -156,6 +164,30 @@ def test_run_reversed_runs_the_last_program_first() -> None:
     inputs = {"x": X, "total": torch.zeros(1)}
     reply = run(tape.returning(None), inputs, mutable=("total",), reversed=True)
     assert reply["mutated"]["total"].item() == X[32:].sum() / 2 + X[:32].sum()
+
+
+LOST = torch.tensor([2.0**24, 1.0, -(2.0**24)])
+"""In this order the 1 is lost in float32."""
+
+
+@pytest.mark.parametrize(("backwards", "sum_"), [(False, 0.0), (True, 1.0)])
+def test_run_reversed_adds_in_another_order_whoever_comes_first(backwards: bool, sum_: float) -> None:
+    tape = Tape()
+    tape.launch(added_by_ticket, [3], tape.input("x"), tape.input("ticket"), tape.input("total"), None)
+    inputs = {"x": LOST, "ticket": torch.zeros(1, dtype=torch.int32), "total": torch.zeros(1)}
+    reply = run(tape.returning(None), inputs, mutable=("ticket", "total"), reversed=backwards)
+    assert reply["mutated"]["total"].item() == sum_
+    assert reply["mutated"]["ticket"].item() == 3
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_run_finds_what_was_added_before_it_is_read(backwards: bool) -> None:
+    tape = Tape()
+    seen = tape.empty(3)
+    tape.launch(added_by_ticket, [3], tape.input("x"), tape.input("ticket"), tape.input("total"), seen)
+    inputs = {"x": LOST, "ticket": torch.zeros(1, dtype=torch.int32), "total": torch.zeros(1)}
+    reply = run(tape.returning(seen), inputs, mutable=("ticket", "total"), reversed=backwards)
+    assert reply["value"].tolist() == [2.0**24, 2.0**24, 0.0]
 
 
 def test_run_choice_takes_the_first_candidate_that_compiles() -> None:
