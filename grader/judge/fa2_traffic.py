@@ -11,7 +11,7 @@ would hold the scores of few keys: one case has more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn, Protocol
 
 from grader.judge.oracle import AttentionCase
@@ -119,6 +119,11 @@ def judge_skipped_tiles(judge: Judging, case: AttentionCase, traffic: Traffic, l
                 f"{label}: only {loaded} bytes of {name.upper()} are loaded, though the mask shows {least} bytes to "
                 "programs of this size: either part of the answer doesn't come from the kernel, or it wasn't counted."
             )
+    # Splits whose rows see none of their keys needn't read Q, but leave partials.
+    blocks = work.heads * -(-case.q_len // block_m)
+    merged = traffic.launches > 1
+    splits = max(work.splits, min(-(-work.programs // blocks), int(judge.thresholds["max_splits"]))) if merged else 1
+    _judge_others(judge, case, traffic, replace(work, splits=splits))
 
 
 def measure_work(judge: Judging, case: AttentionCase, traffic: Traffic) -> Work:
@@ -185,8 +190,7 @@ def _row_blocks(judge: Judging, case: AttentionCase, traffic: Traffic, work: Wor
 
 def _judge_results(judge: Judging, case: AttentionCase, traffic: Traffic, work: Work) -> None:
     """O and LSE are stored once; what else is moved fits the partials of the splits."""
-    o_bytes, lse_bytes = traffic.stored("out:0"), traffic.stored("out:1")
-    judge.measure("o_stored_bytes", o_bytes)
+    judge.measure("o_stored_bytes", traffic.stored("out:0"))
     judge_stored_once(
         judge,
         traffic,
@@ -195,7 +199,12 @@ def _judge_results(judge: Judging, case: AttentionCase, traffic: Traffic, work: 
         advice="Store it itself.",
         when=", after the loop over keys",
     )
-    named = sum(traffic.loaded(name) for name in ("q", "k", "v"))
+    _judge_others(judge, case, traffic, work)
+
+
+def _judge_others(judge: Judging, case: AttentionCase, traffic: Traffic, work: Work) -> None:
+    """What is moved beside inputs and results fits the partials of the splits."""
+    results = traffic.stored("out:0") + traffic.stored("out:1")
     partial = work.splits * work.rows * (work.head_dim + 2) * FLOAT_BYTES if work.splits > 1 else 0
     spare = 2 * work.rows * FLOAT_BYTES
     # Rows of a last tile that the results' memory has room for, and the results themselves don't.
@@ -203,8 +212,8 @@ def _judge_results(judge: Judging, case: AttentionCase, traffic: Traffic, work: 
     room = int((rounded - 1) * (work.q_bytes + work.rows * LSE_ITEMSIZE))
     padding = min(room, sum(tensor.padding_bytes for tensor in traffic.tensors.values()))
     for what, moved in (
-        ("loads", traffic.loaded_bytes - named),
-        ("stores", traffic.stored_bytes - o_bytes - lse_bytes - padding),
+        ("loads", traffic.loaded_bytes - traffic.loaded("q", "k", "v")),
+        ("stores", traffic.stored_bytes - results - padding),
     ):
         judge.measure(f"other_{what}_bytes", moved)
         if moved > partial + spare:

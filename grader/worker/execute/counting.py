@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from triton.runtime import interpreter
 
-from ..traffic_model import LaunchRecord, TensorTraffic, Traffic
+from ..traffic_model import TOGETHER, LaunchRecord, TensorTraffic, Traffic
 from .bounds import Addresses, Bounds, Place, Region, region_of
 from .memory import Memory, Storage
 
@@ -231,7 +231,7 @@ class Counter:
 
 def _together(storage: Storage) -> str:
     """The inputs of which a storage holds copies."""
-    return " and ".join(sorted(storage.copied))
+    return TOGETHER.join(sorted(storage.copied))
 
 
 @contextmanager
