@@ -11,7 +11,7 @@ would hold the scores of few keys: one case has more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 from grader.judge.oracle import AttentionCase
@@ -119,11 +119,10 @@ def judge_skipped_tiles(judge: Judging, case: AttentionCase, traffic: Traffic, l
                 f"{label}: only {loaded} bytes of {name.upper()} are loaded, though the mask shows {least} bytes to "
                 "programs of this size: either part of the answer doesn't come from the kernel, or it wasn't counted."
             )
-    # Splits whose rows see none of their keys needn't read Q, but leave partials.
+    # Splits whose rows see none of their keys needn't read Q, but leave partials; so may a single one.
     blocks = work.heads * -(-case.q_len // block_m)
-    merged = traffic.launches > 1
-    splits = max(work.splits, min(-(-work.programs // blocks), int(judge.thresholds["max_splits"]))) if merged else 1
-    _judge_others(judge, case, traffic, replace(work, splits=splits))
+    splits = max(work.splits, min(-(-work.programs // blocks), int(judge.thresholds["max_splits"])))
+    _judge_others(judge, case, traffic, work, splits if traffic.launches > 1 else 0)
 
 
 def measure_work(judge: Judging, case: AttentionCase, traffic: Traffic) -> Work:
@@ -199,13 +198,13 @@ def _judge_results(judge: Judging, case: AttentionCase, traffic: Traffic, work: 
         advice="Store it itself.",
         when=", after the loop over keys",
     )
-    _judge_others(judge, case, traffic, work)
+    _judge_others(judge, case, traffic, work, work.splits if work.splits > 1 else 0)
 
 
-def _judge_others(judge: Judging, case: AttentionCase, traffic: Traffic, work: Work) -> None:
+def _judge_others(judge: Judging, case: AttentionCase, traffic: Traffic, work: Work, splits: int) -> None:
     """What is moved beside inputs and results fits the partials of the splits."""
     results = traffic.stored("out:0") + traffic.stored("out:1")
-    partial = work.splits * work.rows * (work.head_dim + 2) * FLOAT_BYTES if work.splits > 1 else 0
+    partial = splits * work.rows * (work.head_dim + 2) * FLOAT_BYTES
     spare = 2 * work.rows * FLOAT_BYTES
     # Rows of a last tile that the results' memory has room for, and the results themselves don't.
     rounded = -(-case.q_len // ROUNDED_ROWS) * ROUNDED_ROWS / case.q_len
@@ -219,7 +218,7 @@ def _judge_others(judge: Judging, case: AttentionCase, traffic: Traffic, work: W
         if moved > partial + spare:
             judge.fail(
                 f"The kernels' {what} beside Q, K, V, O and LSE are {moved} bytes; expected at most {partial + spare} "
-                f"(float32 partials of {work.splits} splits, and two statistics a row). S and P stay on the chip.",
+                f"(float32 partials of {splits} splits, and two statistics a row). S and P stay on the chip.",
                 diagnosis=_SCORES_STORED,
             )
 

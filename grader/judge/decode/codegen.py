@@ -16,6 +16,8 @@ from grader.judge.precision import Array
 from grader.profiles import HardwareProfile
 from grader.sandbox.submission import Submission
 
+HIDDEN = ("q", "k_cache", "v_cache")
+
 
 def judge_decode_codegen(
     judge: Judging, submission: Submission, case: DecodeCase, profiles: Sequence[HardwareProfile]
@@ -40,7 +42,7 @@ def decode_launch(judge: Judging, case: DecodeCase) -> Launch:
         judge_decode(judge, case, whole_o, whole_lse, label=LABEL)
         return 4 * case.head_dim * int((finished * np.array(case.lens)[:, None]).sum())
 
-    return Launch(FUNCTION, cache.to_tensors(case), compare, options(case), MODULE)
+    return Launch(FUNCTION, cache.to_tensors(case), compare, options(case), MODULE, hidden=HIDDEN)
 
 
 def _exact(case: DecodeCase) -> tuple[Array, Array]:

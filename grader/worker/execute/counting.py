@@ -19,6 +19,7 @@ from triton.runtime import interpreter
 from ..traffic_model import TOGETHER, LaunchRecord, TensorTraffic, Traffic
 from .bounds import Addresses, Bounds, Place, Region, region_of
 from .memory import Memory, Storage
+from .products import Products, on_tensor_cores
 
 Mask = npt.NDArray[np.bool_]
 
@@ -39,17 +40,20 @@ def _as_bools(mask: Any) -> Mask:
 class _Memory:
     """Stands in for the interpreter's native module: checks and counts, then does what that does."""
 
-    def __init__(self, native: Any, bounds: Bounds, shadow: Shadow | None) -> None:
+    def __init__(self, native: Any, bounds: Bounds, shadow: Shadow | None, products: Products | None) -> None:
         self._native = native
         self._bounds = bounds
         self._shadow = shadow
+        self._products = products
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._native, name)
 
     def load(self, pointers: Any, mask: Any, other: Any, dtype: Any) -> Any:
         mask = _as_bools(mask)
-        self._touch(pointers, mask, dtype.itemsize, loads=True, stores=False)
+        found = self._touch(pointers, mask, dtype.itemsize, loads=True, stores=False)
+        if self._products is not None:
+            pointers = self._products.shown(pointers, found)
         return self._native.load(pointers, mask, other, dtype)
 
     def store(self, pointers: Any, values: Any, mask: Any) -> Any:
@@ -66,31 +70,35 @@ class _Memory:
         self._touch(pointers, np.ones(np.shape(pointers), bool), values.itemsize, loads=True, stores=True)
         return self._native.atomic_cas(pointers, expected, values, semantic)
 
-    def _touch(self, pointers: Any, mask: Mask, width: int, *, loads: bool, stores: bool) -> None:
+    def _touch(
+        self, pointers: Any, mask: Mask, width: int, *, loads: bool, stores: bool
+    ) -> list[tuple[Region, Addresses]]:
         lanes = np.count_nonzero(mask)
         if lanes == 0:
-            return
+            return []
         live = pointers if lanes == mask.size == pointers.size else pointers[np.broadcast_to(mask, pointers.shape)]
         if live.size == 0:
-            return
+            return []
         found = self._bounds.touch(live.reshape(-1), width, loads=loads, stores=stores)
         if self._shadow is not None:
             note = self._shadow.updated if loads and stores else self._shadow.stored if stores else self._shadow.loaded
             for region, addresses in found:
                 note(region, addresses, width)
-
-
-SCRAMBLE = 2
-"""What a scrambled product is multiplied by, beside its sign."""
+        return found
 
 
 @dataclass
 class Launched:
-    """What one launch did: its record so far, and the regions that it was given."""
+    """What one launch did: its record so far, and the regions that it was given.
+
+    Attributes:
+        core_flops: of its record's, those of tensor cores.
+    """
 
     record: LaunchRecord
     regions: list[Region]
     bounds: Bounds
+    core_flops: int = 0
 
     def run(self, run: Callable[[], None]) -> None:
         """Run one program, and note what it read from."""
@@ -235,38 +243,27 @@ def _together(storage: Storage) -> str:
 
 
 @contextmanager
-def watched(launched: Launched, shadow: Shadow | None = None, *, scrambled: bool = False) -> Iterator[None]:
-    """Every access of the interpreter in the block is checked and counted for this launch, and every product.
-
-    Args:
-        scrambled: products come out wrong.
-    """
-    memory = _Memory(interpreter._interpreter, launched.bounds, shadow)
+def watched(launched: Launched, shadow: Shadow | None = None, products: Products | None = None) -> Iterator[None]:
+    """Every access of the interpreter in the block is checked and counted for this launch, and every product."""
+    memory = _Memory(interpreter._interpreter, launched.bounds, shadow, products)
     with ExitStack() as stack:
         _put(stack, interpreter, "_interpreter", memory)
         for name in ("create_dot", "create_dot_scaled"):
             if hasattr(interpreter.InterpreterBuilder, name):
                 original = getattr(interpreter.InterpreterBuilder, name)
-                _put(stack, interpreter.InterpreterBuilder, name, _counting(original, launched.record))
-        if scrambled:
+                _put(stack, interpreter.InterpreterBuilder, name, _counting(original, launched))
+        if products is not None:
             product = interpreter.InterpreterBuilder.create_dot
-            _put(stack, interpreter.InterpreterBuilder, "create_dot", _scrambling(product))
+            _put(stack, interpreter.InterpreterBuilder, "create_dot", products.watching(product))
         yield
 
 
-def _counting(original: Callable[..., Any], record: LaunchRecord) -> Callable[..., Any]:
+def _counting(original: Callable[..., Any], launched: Launched) -> Callable[..., Any]:
     def create_dot(self: Any, a: Any, *rest: Any) -> Any:
         result = original(self, a, *rest)
-        record.dot_flops += 2 * result.data.size * a.data.shape[-1]
-        return result
-
-    return create_dot
-
-
-def _scrambling(original: Callable[..., Any]) -> Callable[..., Any]:
-    def create_dot(self: Any, a: Any, b: Any, added: Any, *rest: Any) -> Any:
-        result = original(self, a, b, added, *rest)
-        result.data = (added.data - SCRAMBLE * (result.data - added.data)).astype(result.data.dtype)
+        flops = 2 * result.data.size * a.data.shape[-1]
+        launched.record.dot_flops += flops
+        launched.core_flops += flops if on_tensor_cores(a, rest[2]) else 0
         return result
 
     return create_dot
