@@ -86,10 +86,15 @@ def test_output_comes_from_triton_kernels(submission: Submission, judge: Judge, 
 
 
 @check("decode-traffic")
-@pytest.mark.parametrize(("splits", "lens"), [(1, (330, 203)), (2, (400, 272))])
-def test_traffic_of_a_decode_step(submission: Submission, judge: Judge, splits: int, lens: tuple[int, ...]) -> None:
-    """Four query heads a kv head, with and without splits: bytes counted in the interpreter."""
-    case = cache.case(judge.rng(), lens=lens, q_heads=8, num_splits=splits)
+@pytest.mark.parametrize(("splits", "lens", "kv_heads"), [(1, (330, 203), 2), (2, (400, 272), 1)])
+def test_traffic_of_a_decode_step(
+    submission: Submission, judge: Judge, splits: int, lens: tuple[int, ...], kv_heads: int
+) -> None:
+    """Four query heads a kv head, with and without splits: bytes counted in the interpreter.
+
+    With one kv head a program that reads more keys than a split's takes those of another split.
+    """
+    case = cache.case(judge.rng(), lens=lens, q_heads=4 * kv_heads, kv_heads=kv_heads, num_splits=splits)
     tensors = cache.to_tensors(case)
     traced = submission.traced_call(
         attending.FUNCTION, *tensors, module=attending.MODULE, interpreted=True, **attending.options(case)

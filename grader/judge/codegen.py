@@ -2,13 +2,14 @@
 
 Code that a card never gets proves nothing, so each tape that is compiled is also executed at the shape that it was
 recorded at: on sampled programs of each launch, whose finished rows are judged. A product behind a condition that never
-holds is none: executed products must be as many as the judged rows need, 4 head_dim FLOPs a visible pair.
+holds is none: executed products must be as many as the judged rows need, 4 head_dim FLOPs a visible pair. And they must
+be what the results are made of: on the same products and other inputs the programs give the same results.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import starmap
@@ -47,8 +48,10 @@ WHOLE_S = 1e6
 JUDGED_HEADS, JUDGED_ROWS = 4, 16
 """Heads of which rows are judged, and how many of each: all rows of a head share the oracle's keys."""
 LABEL = "the recorded launches"
-CHANGE, LEAST_MOVED = 0.02, 0.5
-"""With wrong products at least half of a result's elements move by more than 2 % of their size."""
+CHANGE, MOST_MOVED = 0.02, 0.1
+"""On the same products at most a tenth of a result's elements move by more than 2 % of their size; none should."""
+HELPERS_SHARE = 0.05
+"""Of all products: a kernel that runs fewer helps those that multiply."""
 Final = Sequence[Array | None] | None
 """For each result which of its elements are final; None where all are."""
 Compare = Callable[[Any, Final], int | None]
@@ -78,6 +81,7 @@ class Launch:
         check: raises ContractViolated where what it gives has another type, count, shape or dtype than it must.
         compare: judges what it gives. results: how that is called.
         module: that has the function; None for the submission's first file.
+        hidden: parameters that the results depend on through products alone.
     """
 
     function: str
@@ -87,6 +91,7 @@ class Launch:
     kwargs: dict[str, Any] = field(default_factory=dict)
     module: str | None = None
     results: tuple[str, ...] = ("O", "LSE")
+    hidden: tuple[str, ...] = ("q", "k", "v")
 
 
 def judge_forward_codegen(
@@ -159,22 +164,37 @@ def judge_codegen(
     begun = [(recorded, cards, compiling(recorded, cards)) for recorded, cards in _tapes(submission, call, profiles)]
     for recorded, cards, compiled in begun:
         problem = None
+        products: dict[str, float] = {}
+        execute = partial(_execute, judge, recorded, call, products=products, counted=tensor_cores)
         if not recorded.autotuned:  # Else the compiler decides which candidates are run.
-            problem = _problem(partial(_execute, judge, recorded, call.compare, [None], counted=tensor_cores))
+            problem = _problem(partial(execute, [None]))
         reports = compiled()
         if not reports:
             judge.fail("No Triton kernel was launched, so there is no code to look at.")
         for profile in cards:
             _note(judge, [report for report in reports if report.capability == profile.sm], profile)
-            failures = gate_forward(reports, profile, tensor_cores=tensor_cores, async_copies=async_copies)
-            if failures:
-                worst = failures[0]
-                more = f" And {len(failures) - 1} more." if len(failures) > 1 else ""
-                judge.fail(worst.text + more, diagnosis=Diagnosis(id=worst.id, text=TEXTS[worst.id]))
+            _pass_gates(judge, reports, profile, products, tensor_cores, async_copies)
         if problem is not None:
             raise problem
         if recorded.autotuned:
-            _execute(judge, recorded, call.compare, _left(reports, cards), counted=tensor_cores)
+            execute(_left(reports, cards))
+            for profile in cards:
+                _pass_gates(judge, reports, profile, products, tensor_cores, async_copies)
+
+
+def _pass_gates(
+    judge: Judging,
+    reports: Sequence[KernelReport],
+    profile: HardwareProfile,
+    products: Mapping[str, float],
+    tensor_cores: bool,
+    async_copies: bool,
+) -> None:
+    failures = gate_forward(reports, profile, products, tensor_cores=tensor_cores, async_copies=async_copies)
+    if failures:
+        worst = failures[0]
+        more = f" And {len(failures) - 1} more." if len(failures) > 1 else ""
+        judge.fail(worst.text + more, diagnosis=Diagnosis(id=worst.id, text=TEXTS[worst.id]))
 
 
 def _problem(run: Callable[[], None]) -> Exception | None:
@@ -221,12 +241,24 @@ def compiling(recorded: Recorded, profiles: Sequence[HardwareProfile]) -> Callab
 
 
 def _execute(
-    judge: Judging, recorded: Recorded, compare: Compare, candidates: Sequence[int | None], *, counted: bool
+    judge: Judging,
+    recorded: Recorded,
+    call: Launch,
+    candidates: Sequence[int | None],
+    *,
+    products: dict[str, float],
+    counted: bool,
 ) -> None:
-    """Run a tape, with each candidate of its autotuner that a card may take, and judge what is finished."""
+    """Run a tape, with each candidate of its autotuner that a card may take, and judge what is finished.
+
+    Args:
+        products: takes the FLOPs of products of all programs, by kernel.
+    """
     for candidate in candidates:
         budget_s = max(SAMPLE_S / len(candidates), LEAST_S)
-        _execute_candidate(judge, recorded, compare, candidate, budget_s, counted=counted)
+        for launch in _execute_candidate(judge, recorded, call, candidate, budget_s, counted=counted):
+            flops = int(launch["core_flops"]) * int(launch["programs"]) / max(int(launch["ran"]), 1)
+            products[launch["kernel"]] = products.get(launch["kernel"], 0.0) + flops
 
 
 def _left(reports: Sequence[KernelReport], profiles: Sequence[HardwareProfile]) -> list[int | None]:
@@ -236,22 +268,26 @@ def _left(reports: Sequence[KernelReport], profiles: Sequence[HardwareProfile]) 
 
 
 def _execute_candidate(
-    judge: Judging, recorded: Recorded, compare: Compare, candidate: int | None, budget_s: float, *, counted: bool
-) -> None:
+    judge: Judging, recorded: Recorded, call: Launch, candidate: int | None, budget_s: float, *, counted: bool
+) -> list[dict[str, Any]]:
+    """What was sampled of each launch; nothing on a GPU."""
     for seconds in (budget_s, LONGER * budget_s, WHOLE_S):
         sample = {"seed": int(judge.rng().integers(1 << 30)), "budget_s": seconds}
         reply = recorded.run(sample=sample, candidate=candidate)
         sampled = reply.get("sample")
         if sampled is not None and _unsure(sampled) and seconds < WHOLE_S:
             continue  # What a program that stores nothing leaves out shows in a whole run alone.
-        needed = compare(reply["value"], sampled["final"] if sampled is not None else None)
+        needed = call.compare(reply["value"], sampled["final"] if sampled is not None else None)
         if needed is None:
             continue
-        if sampled is not None and counted:
-            _judge_products(judge, sum(int(launch["dot_flops"]) for launch in sampled["launches"]), needed)
-            again = {**sample, "scrambled": True, "budget_s": seconds if seconds == WHOLE_S else seconds / 2}
+        if sampled is None:
+            return []
+        if counted:
+            _judge_products(judge, sum(int(launch["core_flops"]) for launch in sampled["launches"]), needed)
+            hidden = list(call.hidden)
+            again = {**sample, "hidden": hidden, "budget_s": seconds if seconds == WHOLE_S else seconds / 2}
             _judge_use(judge, recorded, reply, again, candidate)
-        return
+        return list(sampled["launches"])
     raise ContractViolated(f"{recorded.function} finished no row of its results.")
 
 
@@ -297,8 +333,8 @@ def _judge_products(judge: Judging, done: int, needed: int) -> None:
     judge.measure("dot_flops_over_needed", done / needed if needed else 0.0)
     if done < needed:
         judge.fail(
-            f"The programs that made the judged rows run {done} FLOPs of tl.dot; two products a visible pair are "
-            f"{needed}. Do both with tl.dot, for every tile.",
+            f"The programs that made the judged rows run {done} FLOPs of tl.dot on tensor cores; two products a "
+            f"visible pair are {needed}. Do both with tl.dot, for every tile (of float32 tiles not in exact float32).",
             diagnosis=NO_PRODUCTS,
         )
 
@@ -306,15 +342,15 @@ def _judge_products(judge: Judging, done: int, needed: int) -> None:
 def _judge_use(
     judge: Judging, recorded: Recorded, right: dict[str, Any], sample: dict[str, Any], candidate: int | None
 ) -> None:
-    """Run once more with every product wrong: results that stay as they are weren't made of the products."""
-    wrong = recorded.run(sample=sample, candidate=candidate)
-    pairs = zip(*(_finals(reply) for reply in (right, wrong)), strict=True)
+    """Run once more on the same products and other inputs: results that change are made of something else as well."""
+    other = recorded.run(sample=sample, candidate=candidate)
+    pairs = zip(*(_finals(reply) for reply in (right, other)), strict=True)
     moved = [share for share in starmap(_moved, pairs) if share is not None]
-    judge.measure("changed_without_products", min(moved, default=1.0))
-    if moved and min(moved) < LEAST_MOVED:
+    judge.measure("changed_beside_products", max(moved, default=0.0))
+    if moved and max(moved) > MOST_MOVED:
         judge.fail(
-            "The programs run tl.dot, but results stay as they are when every product comes out wrong: they are made "
-            "of something else. Scores, and what weights them, come from tl.dot.",
+            "The programs run tl.dot, but where only its products are right, and loads give other values, the results "
+            "are wrong: they are made of something else. Scores, and what weights them, come from tl.dot.",
             diagnosis=NO_PRODUCTS,
         )
 
@@ -346,15 +382,26 @@ def device_of(value: Any) -> str:
 
 
 def gate_forward(
-    reports: Sequence[KernelReport], profile: HardwareProfile, *, tensor_cores: bool = True, async_copies: bool = True
+    reports: Sequence[KernelReport],
+    profile: HardwareProfile,
+    products: Mapping[str, float],
+    *,
+    tensor_cores: bool = True,
+    async_copies: bool = True,
 ) -> list[GateFailure]:
     """Failures of a forward's kernels: those that multiply need tensor cores and async copies, helpers don't.
 
-    A kernel beside one that uses tensor cores (it merges partials, say) is a helper.
+    A kernel beside one that uses tensor cores (it merges partials, say) is a helper, if it ran few products.
+
+    Args:
+        products: FLOPs by kernel, as far as they are known.
     """
     mine = [report for report in reports if report.capability == profile.sm]
     opcodes = tensor_core_opcodes(profile.sm or 0)
-    multiplying = {report.kernel for report in mine if report.count(*opcodes)}
+    least = HELPERS_SHARE * sum(products.values())
+    multiplying = {
+        report.kernel for report in mine if report.count(*opcodes) or products.get(report.kernel, 0.0) > least
+    }
     main = [report for report in mine if report.kernel in multiplying or not multiplying]
     helpers = [report for report in mine if report not in main]
     needed = gate_all(main, profile, tensor_cores=tensor_cores, async_copies=async_copies)

@@ -119,6 +119,10 @@ def judge_skipped_tiles(judge: Judging, case: AttentionCase, traffic: Traffic, l
                 f"{label}: only {loaded} bytes of {name.upper()} are loaded, though the mask shows {least} bytes to "
                 "programs of this size: either part of the answer doesn't come from the kernel, or it wasn't counted."
             )
+    # Splits whose rows see none of their keys needn't read Q, but leave partials; so may a single one.
+    blocks = work.heads * -(-case.q_len // block_m)
+    splits = max(work.splits, min(-(-work.programs // blocks), int(judge.thresholds["max_splits"])))
+    _judge_others(judge, case, traffic, work, splits if traffic.launches > 1 else 0)
 
 
 def measure_work(judge: Judging, case: AttentionCase, traffic: Traffic) -> Work:
@@ -185,8 +189,7 @@ def _row_blocks(judge: Judging, case: AttentionCase, traffic: Traffic, work: Wor
 
 def _judge_results(judge: Judging, case: AttentionCase, traffic: Traffic, work: Work) -> None:
     """O and LSE are stored once; what else is moved fits the partials of the splits."""
-    o_bytes, lse_bytes = traffic.stored("out:0"), traffic.stored("out:1")
-    judge.measure("o_stored_bytes", o_bytes)
+    judge.measure("o_stored_bytes", traffic.stored("out:0"))
     judge_stored_once(
         judge,
         traffic,
@@ -195,22 +198,27 @@ def _judge_results(judge: Judging, case: AttentionCase, traffic: Traffic, work: 
         advice="Store it itself.",
         when=", after the loop over keys",
     )
-    named = sum(traffic.loaded(name) for name in ("q", "k", "v"))
-    partial = work.splits * work.rows * (work.head_dim + 2) * FLOAT_BYTES if work.splits > 1 else 0
+    _judge_others(judge, case, traffic, work, work.splits if work.splits > 1 else 0)
+
+
+def _judge_others(judge: Judging, case: AttentionCase, traffic: Traffic, work: Work, splits: int) -> None:
+    """What is moved beside inputs and results fits the partials of the splits."""
+    results = traffic.stored("out:0") + traffic.stored("out:1")
+    partial = splits * work.rows * (work.head_dim + 2) * FLOAT_BYTES
     spare = 2 * work.rows * FLOAT_BYTES
     # Rows of a last tile that the results' memory has room for, and the results themselves don't.
     rounded = -(-case.q_len // ROUNDED_ROWS) * ROUNDED_ROWS / case.q_len
     room = int((rounded - 1) * (work.q_bytes + work.rows * LSE_ITEMSIZE))
     padding = min(room, sum(tensor.padding_bytes for tensor in traffic.tensors.values()))
     for what, moved in (
-        ("loads", traffic.loaded_bytes - named),
-        ("stores", traffic.stored_bytes - o_bytes - lse_bytes - padding),
+        ("loads", traffic.loaded_bytes - traffic.loaded("q", "k", "v")),
+        ("stores", traffic.stored_bytes - results - padding),
     ):
         judge.measure(f"other_{what}_bytes", moved)
         if moved > partial + spare:
             judge.fail(
                 f"The kernels' {what} beside Q, K, V, O and LSE are {moved} bytes; expected at most {partial + spare} "
-                f"(float32 partials of {work.splits} splits, and two statistics a row). S and P stay on the chip.",
+                f"(float32 partials of {splits} splits, and two statistics a row). S and P stay on the chip.",
                 diagnosis=_SCORES_STORED,
             )
 

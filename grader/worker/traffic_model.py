@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+TOGETHER = " and "
+"""Between the names of inputs of which one tensor holds copies."""
+
 
 @dataclass
 class TensorTraffic:
@@ -27,8 +30,12 @@ class TensorTraffic:
 
 
 def of_input(tensors: Mapping[str, TensorTraffic], name: str) -> list[TensorTraffic]:
-    """An input's own traffic and that of copies that the launcher made of it, as far as there is any."""
-    return [tensors[key] for key in (name, f"copy:{name}") if key in tensors]
+    """An input's own traffic and that of copies that the launcher made of it, alone or together with others."""
+    return [entry for key, entry in tensors.items() if _holds(key, name)]
+
+
+def _holds(key: str, name: str) -> bool:
+    return key == name or (key.startswith("copy:") and name in key.removeprefix("copy:").split(TOGETHER))
 
 
 @dataclass
@@ -60,8 +67,9 @@ class Traffic:
     Attributes:
         launches: Triton kernels launched; 0 means that no Triton kernel ran.
         records: one a launch, in order.
-        tensors: an argument's name, ``copy:<argument>`` (a contiguous or cast copy that the launcher made),
-            ``out:<n>`` (what the call returned at position n, else the n-th buffer stored to), ``scratch:<n>``
+        tensors: an argument's name, ``copy:<argument>`` (a contiguous or cast copy that the launcher made;
+            ``copy:<one> and <other>`` where it holds several), ``out:<n>`` (what the call returned at
+            position n, else the n-th buffer stored to), ``scratch:<n>``
             (stored to and not returned) or ``tmp:<n>`` (only loaded from) → bytes.
         loaded_bytes, stored_bytes: totals; 0 on a GPU, where launches and operations alone are counted.
         scratch_bytes: size of the buffers that launches were given beside arguments, copies of them and results, or of
@@ -91,9 +99,14 @@ class Traffic:
     def grids(self) -> list[tuple[int, ...]]:
         return [record.grid for record in self.records]
 
-    def loaded(self, name: str) -> int:
-        """Bytes loaded from a tensor and from copies that the launcher made of it; 0 when it was never read."""
-        return sum(entry.loaded_bytes for entry in of_input(self.tensors, name))
+    def loaded(self, *names: str) -> int:
+        """Bytes loaded from these tensors and from copies that the launcher made of them; 0 when none was ever read.
+
+        What holds copies of several counts for each of them, and once for all.
+        """
+        return sum(
+            entry.loaded_bytes for key, entry in self.tensors.items() if any(_holds(key, name) for name in names)
+        )
 
     def stored(self, name: str) -> int:
         """Bytes stored to a tensor; 0 when it was never written."""

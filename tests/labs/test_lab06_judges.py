@@ -144,6 +144,23 @@ def test_skipped_tiles_of_a_causal_square(times: float, fails: str) -> None:
         judge_skipped_tiles(StandIn("masked-traffic"), a_case(causal=True), counted, "square")
 
 
+@pytest.mark.parametrize(
+    ("splits", "launches", "fails"),
+    [(1, 1, "beside Q, K, V"), (1, 2, "beside Q, K, V"), (2, 2, "")],
+    ids=["no-split", "merge-of-nothing", "split-in-two"],
+)
+def test_skipped_tiles_are_not_read_from_elsewhere(splits: int, launches: int, fails: str) -> None:
+    """Partials of as many splits as programs read K, and nothing beside them: programs of 64 rows, 4 blocks a head."""
+    partials = 2 * HEADS * LENGTH * (DIM + 2) * 4
+    counted = traffic(k=2.5, v=2.5, programs=4 * HEADS * splits, scratch=partials, launches=launches)
+    counted.tensors["q"].most = 64 * DIM * 2
+    if not fails:
+        judge_skipped_tiles(StandIn("masked-traffic"), a_case(causal=True), counted, "square")
+        return
+    with pytest.raises(Failed, match=fails):
+        judge_skipped_tiles(StandIn("masked-traffic"), a_case(causal=True), counted, "square")
+
+
 @pytest.fixture(scope="module")
 def provided() -> Iterator[Submission]:
     with stage(REFERENCE, LAB, COURSE.starter_dir(LAB.id)) as staged:

@@ -249,16 +249,16 @@ def decode_traffic(
     v: float = 1,
     q: float = 1,
     table: int = 400,
-    splits: int = 1,
     partials: int = 0,
-    programs: int = 0,
+    readers: int = 8,
+    most: int = 80,
     v_from: str = "v_cache",
     lse: float = 1,
 ) -> Traffic:
     q_bytes = 2 * 8 * 64 * 2
     tensors = {
         "q": TensorTraffic(int(q * q_bytes), 0),
-        "k_cache": TensorTraffic(int(k * LIVE), 0),
+        "k_cache": TensorTraffic(int(k * LIVE), 0, readers=readers, most=most * ROW // 2),
         v_from: TensorTraffic(int(v * LIVE), 0),
         "block_table": TensorTraffic(table, 0),
         "context_lens": TensorTraffic(8, 0),
@@ -266,7 +266,7 @@ def decode_traffic(
         "out:1": TensorTraffic(0, int(lse * 2 * 8 * 4)),
         "scratch:0": TensorTraffic(partials, partials),
     }
-    main = LaunchRecord("decode", (1, 1, 1), programs or 4 * splits, tensors=tensors)
+    main = LaunchRecord("decode", (1, 1, 1), 8, tensors=tensors)
     return Traffic(
         launches=1,
         records=[main],
@@ -284,7 +284,7 @@ PARTIALS = 2 * 8 * 2 * 64 * 4
     [
         (1, decode_traffic()),
         (1, decode_traffic(k=256 / 253, v=256 / 253)),
-        (2, decode_traffic(q=2, splits=2, partials=PARTIALS + 2 * 8 * 2 * 4)),
+        (2, decode_traffic(q=2, partials=PARTIALS + 2 * 8 * 2 * 4)),
         (1, decode_traffic(lse=0, partials=2 * 8 * 4)),
         (1, decode_traffic(partials=2 * 8 * (64 + 1) * 4)),
     ],
@@ -306,9 +306,11 @@ def test_decode_traffic_by_its_closed_form_passes(splits: int, counted: Traffic)
         (1, decode_traffic(table=1 << 20), ""),
         (1, decode_traffic(partials=1 << 16), "scores-stored"),
         (1, decode_traffic(lse=0), ""),
-        (2, decode_traffic(splits=2), "keys-not-split"),
-        (2, decode_traffic(splits=2, programs=2, partials=PARTIALS), "keys-not-split"),
-        (2, decode_traffic(splits=2, partials=PARTIALS // 2), "split-partials-low-precision"),
+        (2, decode_traffic(), "keys-not-split"),
+        (2, decode_traffic(readers=3, partials=PARTIALS), "keys-not-split"),
+        (2, decode_traffic(most=640, partials=PARTIALS), "keys-not-split"),
+        (1, decode_traffic(v_from="copy:k_cache and v_cache"), "cache-copied"),
+        (2, decode_traffic(partials=PARTIALS // 2), "split-partials-low-precision"),
     ],
 )
 def test_decode_traffic_beyond_its_closed_form_fails(splits: int, counted: Traffic, diagnosis: str) -> None:

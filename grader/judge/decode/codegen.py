@@ -17,6 +17,8 @@ from grader.profiles import HardwareProfile
 from grader.sandbox.submission import Submission
 from grader.sandbox.wire import Tensor
 
+HIDDEN = ("q", "k_cache", "v_cache")
+
 
 def judge_decode_codegen(
     judge: Judging, submission: Submission, case: DecodeCase, profiles: Sequence[HardwareProfile]
@@ -44,7 +46,7 @@ def decode_launch(judge: Judging, case: DecodeCase) -> Launch:
         judge_decode(judge, case, whole_o, whole_lse, label=LABEL)
         return 4 * case.head_dim * int((finished * np.array(case.lens)[:, None]).sum())
 
-    return Launch(FUNCTION, cache.to_tensors(case), check, compare, options(case), MODULE)
+    return Launch(FUNCTION, cache.to_tensors(case), check, compare, options(case), MODULE, hidden=HIDDEN)
 
 
 def _exact(case: DecodeCase) -> tuple[Array, Array]:

@@ -15,11 +15,13 @@ from grader.judge.decode.cache import DecodeCase
 from grader.judge.stored_once import judge_stored_once, require_counted
 from grader.kernels.closed_forms import LSE_ITEMSIZE, decode_traffic_bounds
 from grader.report.model import Diagnosis
-from grader.worker.traffic_model import Traffic, of_input
+from grader.worker.traffic_model import TensorTraffic, Traffic, of_input
 
 FLOAT_BYTES = 4
 LENGTH_BYTES = 32
-"""Of `context_lens`, that a program may load: its sequence's, up to four times in 64 bits."""
+"""Of what a launcher made of `context_lens`, that a program may load: its sequence's, up to four times in 64 bits."""
+LARGEST_TILE = 128
+"""Keys by which a split may be longer than an equal share: whole tiles go to one split."""
 LOOKUPS = 2
 """Table entries a key: one for K and one for V, where a kernel looks a page up for each row that it loads."""
 
@@ -110,24 +112,25 @@ def _judge_table(judge: Judging, case: DecodeCase, traffic: Traffic) -> None:
 
 
 def _judge_splits(judge: Judging, case: DecodeCase, traffic: Traffic, splits: int) -> None:
-    """Programs that read K, and the partial results between them and the merge."""
-    programs = sum(
-        record.programs
-        for record in traffic.records
-        if any(entry.loaded_bytes for entry in of_input(record.tensors, "k_cache"))
-    )
-    judge.measure("programs", programs)
-    if splits > 1 and programs < case.batch * splits:
+    """Programs that read K, how much each, and the partial results between them and the merge."""
+    reading = [entry for record in traffic.records for entry in of_input(record.tensors, "k_cache")]
+    readers = sum(entry.readers for entry in reading)
+    judge.measure("programs", readers)
+    row = case.kv_heads * case.head_dim * case.itemsize
+    keys = max((entry.most for entry in reading), default=0) / row
+    share = -(-max(case.lens) // splits) + LARGEST_TILE
+    if splits > 1 and (readers < case.batch * splits or keys > share):
         judge.fail(
-            f"{programs} programs read K for {case.batch} sequences of {splits} splits each: the keys aren't split.",
+            f"{readers} programs read K for {case.batch} sequences of {splits} splits each, and one of them {keys:.4g} "
+            f"keys of a sequence; expected {case.batch * splits} programs or more, and at most {share} keys: the keys "
+            "aren't split.",
             diagnosis=_NOT_SPLIT,
         )
     rows = case.batch * case.q_heads * splits
     # One split needs no merge; who writes its partial result all the same moves no more than its share.
     exact = rows * case.head_dim * FLOAT_BYTES if splits > 1 else 0
     most = rows * (case.head_dim + 2) * FLOAT_BYTES
-    named = ("q", "k_cache", "v_cache", "block_table")
-    loads = traffic.loaded_bytes - sum(traffic.loaded(name) for name in named)
+    loads = traffic.loaded_bytes - traffic.loaded("q", "k_cache", "v_cache", "block_table", "context_lens")
     stores = traffic.stored_bytes - traffic.stored("out:0") - traffic.stored("out:1")
     judge.measure("partial_bytes", stores)
     if stores < exact:
@@ -135,7 +138,9 @@ def _judge_splits(judge: Judging, case: DecodeCase, traffic: Traffic, splits: in
             f"{stores} bytes of partial results are stored for {splits} splits; float32 ones take {exact}.",
             diagnosis=_PARTIALS_HALF if stores else _NOT_SPLIT,
         )
-    lengths = LENGTH_BYTES * sum(record.programs for record in traffic.records)
+    # What a launcher made of the lengths is read by programs that have work, whoever else is launched.
+    merging = sum(record.programs for record in traffic.records if record.tensors.get("out:0", _NONE).stored_bytes)
+    lengths = LENGTH_BYTES * (readers + min(merging, case.batch * case.q_heads * case.head_dim // 16))
     spare = 2 * case.batch * case.q_heads * FLOAT_BYTES
     # The merge may look at the statistics twice, once for the largest and once for the weights.
     for what, moved, limit in (("loads", loads, most + 2 * rows * FLOAT_BYTES + lengths), ("stores", stores, most)):
@@ -163,6 +168,7 @@ def judge_append_traffic(judge: Judging, case: AppendCase, traffic: Traffic) -> 
             )
 
 
+_NONE = TensorTraffic()
 _PER_QUERY_HEAD = Diagnosis(id="kv-read-per-query-head", text="K or V is loaded once a query head, not once a kv head.")
 _COPIED = Diagnosis(id="cache-copied", text="The launcher copies a cache, and kernels read the copy.")
 _RELOADED = Diagnosis(id="kv-reloaded", text="K or V is loaded more than once a kv head.")

@@ -16,9 +16,10 @@ import numpy.typing as npt
 import torch
 from triton.runtime import interpreter
 
-from ..traffic_model import LaunchRecord, TensorTraffic, Traffic
+from ..traffic_model import TOGETHER, LaunchRecord, TensorTraffic, Traffic
 from .bounds import Addresses, Bounds, Place, Region, region_of
 from .memory import Memory, Storage
+from .products import Products, on_tensor_cores
 
 Mask = npt.NDArray[np.bool_]
 
@@ -39,10 +40,13 @@ def _as_bools(mask: Any) -> Mask:
 class _Memory:
     """Stands in for the interpreter's native module: checks and counts, then does what that does."""
 
-    def __init__(self, native: Any, bounds: Bounds, shadow: Shadow | None, late: bool = False) -> None:
+    def __init__(
+        self, native: Any, bounds: Bounds, shadow: Shadow | None, products: Products | None, late: bool
+    ) -> None:
         self._native = native
         self._bounds = bounds
         self._shadow = shadow
+        self._products = products
         self._late = late
         self._added: dict[int, dict[bytes, list[tuple[Any, ...]]]] = {}
 
@@ -51,7 +55,9 @@ class _Memory:
 
     def load(self, pointers: Any, mask: Any, other: Any, dtype: Any) -> Any:
         mask = _as_bools(mask)
-        self._touch(pointers, mask, dtype.itemsize, loads=True, stores=False)
+        found = self._touch(pointers, mask, dtype.itemsize, loads=True, stores=False)
+        if self._products is not None:
+            pointers = self._products.shown(pointers, found)
         return self._native.load(pointers, mask, other, dtype)
 
     def store(self, pointers: Any, values: Any, mask: Any) -> Any:
@@ -62,11 +68,11 @@ class _Memory:
     def atomic_rmw(self, operation: Any, pointers: Any, values: Any, mask: Any, semantic: Any) -> Any:
         mask = _as_bools(mask)
         late = self._late and operation == self._native.RMW_OP.FADD
-        touched = self._touch(pointers, mask, values.itemsize, loads=True, stores=True, adds=late)
-        if not late or len(touched) != 1:
+        found = self._touch(pointers, mask, values.itemsize, loads=True, stores=True, adds=late)
+        if not late or len(found) != 1:
             return self._native.atomic_rmw(operation, pointers, values, mask, semantic)
         # What a launcher's programs add may come in any order, whoever of them comes first.
-        (region,) = touched
+        ((region, _),) = found
         kept = (operation, pointers.copy(), values.copy(), np.array(mask), semantic)
         self._added.setdefault(id(region), {}).setdefault(pointers.tobytes(), []).append(kept)
         return self._native.load(pointers, mask, np.zeros_like(values), values.dtype)
@@ -85,8 +91,8 @@ class _Memory:
 
     def _touch(
         self, pointers: Any, mask: Mask, width: int, *, loads: bool, stores: bool, adds: bool = False
-    ) -> list[Region]:
-        """Check and count an access; the regions that it meets.
+    ) -> list[tuple[Region, Addresses]]:
+        """Check and count an access; the regions that it meets, and where.
 
         Args:
             adds: it's an addition that may wait; any other access finds all of them made.
@@ -98,27 +104,27 @@ class _Memory:
         if live.size == 0:
             return []
         found = self._bounds.touch(live.reshape(-1), width, loads=loads, stores=stores)
-        touched = [region for region, _ in found]
-        if self._added and (not adds or len(touched) != 1):
-            self.settle(touched)
+        if self._added and (not adds or len(found) != 1):
+            self.settle([region for region, _ in found])
         if self._shadow is not None:
             note = self._shadow.updated if loads and stores else self._shadow.stored if stores else self._shadow.loaded
             for region, addresses in found:
                 note(region, addresses, width)
-        return touched
-
-
-SCRAMBLE = 2
-"""What a scrambled product is multiplied by, beside its sign."""
+        return found
 
 
 @dataclass
 class Launched:
-    """What one launch did: its record so far, and the regions that it was given."""
+    """What one launch did: its record so far, and the regions that it was given.
+
+    Attributes:
+        core_flops: of its record's, those of tensor cores.
+    """
 
     record: LaunchRecord
     regions: list[Region]
     bounds: Bounds
+    core_flops: int = 0
 
     def run(self, run: Callable[[], None]) -> None:
         """Run one program, and note what it read from."""
@@ -260,46 +266,38 @@ class Counter:
 
 def _together(storage: Storage) -> str:
     """The inputs of which a storage holds copies."""
-    return " and ".join(sorted(storage.copied))
+    return TOGETHER.join(sorted(storage.copied))
 
 
 @contextmanager
 def watched(
-    launched: Launched, shadow: Shadow | None = None, *, scrambled: bool = False, late: bool = False
+    launched: Launched, shadow: Shadow | None = None, products: Products | None = None, *, late: bool = False
 ) -> Iterator[None]:
     """Every access of the interpreter in the block is checked and counted for this launch, and every product.
 
     Args:
-        scrambled: products come out wrong.
         late: floats that programs add up by atomics are added in another order than that in which they come.
     """
-    memory = _Memory(interpreter._interpreter, launched.bounds, shadow, late)
+    memory = _Memory(interpreter._interpreter, launched.bounds, shadow, products, late)
     with ExitStack() as stack:
         _put(stack, interpreter, "_interpreter", memory)
         for name in ("create_dot", "create_dot_scaled"):
             if hasattr(interpreter.InterpreterBuilder, name):
                 original = getattr(interpreter.InterpreterBuilder, name)
-                _put(stack, interpreter.InterpreterBuilder, name, _counting(original, launched.record))
-        if scrambled:
+                _put(stack, interpreter.InterpreterBuilder, name, _counting(original, launched))
+        if products is not None:
             product = interpreter.InterpreterBuilder.create_dot
-            _put(stack, interpreter.InterpreterBuilder, "create_dot", _scrambling(product))
+            _put(stack, interpreter.InterpreterBuilder, "create_dot", products.watching(product))
         yield
         memory.settle()
 
 
-def _counting(original: Callable[..., Any], record: LaunchRecord) -> Callable[..., Any]:
+def _counting(original: Callable[..., Any], launched: Launched) -> Callable[..., Any]:
     def create_dot(self: Any, a: Any, *rest: Any) -> Any:
         result = original(self, a, *rest)
-        record.dot_flops += 2 * result.data.size * a.data.shape[-1]
-        return result
-
-    return create_dot
-
-
-def _scrambling(original: Callable[..., Any]) -> Callable[..., Any]:
-    def create_dot(self: Any, a: Any, b: Any, added: Any, *rest: Any) -> Any:
-        result = original(self, a, b, added, *rest)
-        result.data = (added.data - SCRAMBLE * (result.data - added.data)).astype(result.data.dtype)
+        flops = 2 * result.data.size * a.data.shape[-1]
+        launched.record.dot_flops += flops
+        launched.core_flops += flops if on_tensor_cores(a, rest[2]) else 0
         return result
 
     return create_dot

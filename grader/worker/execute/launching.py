@@ -90,8 +90,7 @@ class Interpreted:
             step["kernel"], launch.grid, constexprs, launch.tensors, memory, self._kernels.place
         )
         if self.sampler is not None:
-            shadow, scrambled = self.sampler.shadow, self.sampler.scrambled
-            with watched(launched, shadow, scrambled=scrambled), programs.ready():
+            with watched(launched, self.sampler.shadow, self.sampler.products), programs.ready():
                 self.sampler.run(programs, launched, lambda: self._consumed(launch, memory))
             return
         numbers = range(len(programs))

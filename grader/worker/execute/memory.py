@@ -29,7 +29,7 @@ class Storage:
         argument: the input's name; "" for what the tape made.
         tensor: an input's elements, as the tape is given them.
         writable: whether a kernel may store to it.
-        copied: names of the inputs whose values were moved here. What holds several counts as a copy of none.
+        copied: names of the inputs whose values were moved here.
         where: the line that made it.
         buffer, lead, fill: the guarded buffer around it, where in it the storage begins, and the byte around it. None
             where the storage isn't guarded, or where its guard is looked after elsewhere (inputs).

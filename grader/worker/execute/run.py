@@ -28,6 +28,7 @@ from .kernels import CannotLower, Kernels
 from .launching import Compiled, DeviceFault, Interpreted, Launch, Runner, tensors_in
 from .memory import Memory
 from .operations import Operations
+from .products import Products
 from .sampling import Sampler, Shadow
 
 MAX_KERNELS = 64
@@ -43,8 +44,9 @@ class Options:
         mutable: parameters that the call may change; their values come back.
         reversed: run the programs of every launch from the last to the first, and add up by atomics in another order
             than that in which additions come.
-        sample: {"seed": int, "budget_s": float, "scrambled": bool} to run only some of the programs where all would
-            take longer; scrambled: products come out wrong.
+        sample: {"seed": int, "budget_s": float, "hidden": [parameter]} to run only some of the programs where all would
+            take longer; hidden: then run those again on their products, with wrong values for these inputs; the results
+            are the second run's, and what is final of them the first one's.
         candidate: which of an autotuner's configurations to launch; None takes the first that compiles.
         turn: how many configurations are put behind the others before that: runs don't all meet the same one.
     """
@@ -243,7 +245,36 @@ class Executor:
         rules = dict(rules)
         from_kernel = rules.pop("kernel", True)
         kernels = self.kernels_of(tape["functions"])
-        sampler = _sampler(tape, options) if self.device == "cpu" else None
+        products = _products(options) if self.device == "cpu" else None
+        first = None
+        if products is not None:
+            replay, runner = self._replay(tape, arguments, rules, options, kernels, products)
+            first = _sampled(replay, runner)
+            products.again = True
+        replay, runner = self._replay(tape, arguments, rules, options, kernels, products)
+        try:
+            synchronize(self.device)
+        except RuntimeError as problem:
+            reason = str(problem).splitlines()[0]
+            raise DeviceFault(
+                f"A kernel ended with a fault of the GPU ({reason}). Check masks and offsets."
+            ) from problem
+        reply = _reply(replay, arguments, options, runner, self.device, first)
+        if from_kernel:
+            _require_kernel(replay, arguments)
+        return reply
+
+    def _replay(
+        self,
+        tape: JSON,
+        arguments: Arguments,
+        rules: dict[str, Any],
+        options: Options,
+        kernels: Kernels,
+        products: Products | None,
+    ) -> tuple[Replay, Runner]:
+        """A tape's steps, repeated on the inputs as they are."""
+        sampler = _sampler(tape, options, products) if self.device == "cpu" else None
         runner: Runner = Compiled(kernels)
         if self.device == "cpu":
             runner = Interpreted(kernels, options.trace, options.reversed, sampler)
@@ -253,17 +284,7 @@ class Executor:
         replay.prepare()
         with runner.ready():
             replay.replay()
-        try:
-            synchronize(self.device)
-        except RuntimeError as problem:
-            reason = str(problem).splitlines()[0]
-            raise DeviceFault(
-                f"A kernel ended with a fault of the GPU ({reason}). Check masks and offsets."
-            ) from problem
-        reply = _reply(replay, arguments, options, runner, self.device)
-        if from_kernel:
-            _require_kernel(replay, arguments)
-        return reply
+        return replay, runner
 
     def kernels_of(self, functions: list[JSON]) -> Kernels:
         """Kernels of this very content, rebuilt once: a submission's tapes mostly have the same."""
@@ -275,16 +296,25 @@ class Executor:
         return self._kernels[content]
 
 
-def _sampler(tape: JSON, options: Options) -> Sampler | None:
+def _products(options: Options) -> Products | None:
+    hidden = (options.sample or {}).get("hidden")
+    return Products(frozenset(hidden), int(options.sample["seed"])) if options.sample and hidden else None
+
+
+def _sampler(tape: JSON, options: Options, products: Products | None) -> Sampler | None:
     if options.sample is None:
         return None
     launches = sum(step["do"] in ("launch", "choice") for step in tape["steps"])
-    scrambled = bool(options.sample.get("scrambled", False))
-    return Sampler(int(options.sample["seed"]), float(options.sample["budget_s"]), launches, scrambled)
+    return Sampler(int(options.sample["seed"]), float(options.sample["budget_s"]), launches, products)
 
 
-def _sampled(replay: Replay, sampler: Sampler, results: Sequence[Any], gradients: dict[str, Any]) -> dict[str, Any]:
+def _sampled(replay: Replay, runner: Runner) -> dict[str, Any] | None:
     """Which elements of the results are final: None where all are, else a mask; and what ran of each launch."""
+    sampler = runner.sampler if isinstance(runner, Interpreted) else None
+    if sampler is None:
+        return None
+    value, gradients = replay.result(), replay.gradients()
+    results = _listed(value)
 
     def final(item: Any) -> Any:
         mask = sampler.shadow.mask(item, replay.memory) if isinstance(item, torch.Tensor) else None
@@ -325,10 +355,24 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, Record) else value
 
 
+def _listed(value: Any) -> list[Any]:
+    """A call's results in order."""
+    return list(value) if isinstance(value, (tuple, list, Record)) else [value]
+
+
 def _reply(
-    replay: Replay, arguments: Arguments, options: Options, runner: Runner, device: str
+    replay: Replay,
+    arguments: Arguments,
+    options: Options,
+    runner: Runner,
+    device: str,
+    first: dict[str, Any] | None,
 ) -> tuple[Json, list[Bytes]]:
-    """Results, written down before anything overwrites them, and the checks of what the run may not change."""
+    """Results, written down before anything overwrites them, and the checks of what the run may not change.
+
+    Args:
+        first: what the first of two runs was sampled of; None after one.
+    """
     value, gradients = replay.result(), replay.gradients()
     _check_gradients(gradients, arguments)
     made = [item for item in tree_leaves([_plain(value), gradients]) if isinstance(item, torch.Tensor)]
@@ -340,14 +384,15 @@ def _reply(
         raise ContractError(str(problem)) from problem
     for guard in arguments.guarded:
         guard.check_values()
-    results = list(value) if isinstance(value, (tuple, list, Record)) else [value]
+    results = _listed(value)
     reply: dict[str, Any] = {
         "mutated": {guard.name: guard.current() for guard in arguments.guarded if guard.mutable},
     }
     if gradients:
         reply["gradients"] = gradients
-    if isinstance(runner, Interpreted) and runner.sampler is not None:
-        reply["sample"] = _sampled(replay, runner.sampler, results, gradients)
+    sampled = first or _sampled(replay, runner)
+    if sampled is not None:
+        reply["sample"] = sampled
     if options.trace:
         reply["traffic"] = runner.traffic(replay.memory, results, gradients, replay.operations.counts).to_wire()
     rest = [encoder.encode(item, key) for key, item in reply.items()]

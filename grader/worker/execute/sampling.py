@@ -22,6 +22,7 @@ from .bounds import Addresses, Region
 from .counting import Launched
 from .interpret import Grid, Programs, Stopped
 from .memory import Memory, Storage
+from .products import Products
 
 Mask = npt.NDArray[np.bool_]
 _CHUNKS = (2, 4, 8, 16)
@@ -186,13 +187,13 @@ class Sampler:
 
     Args:
         seed: of the order in which programs run. budget_s: of all launches together. launches: how many there will be.
-        scrambled: every product of the programs comes out wrong, so that what doesn't change isn't made of products.
+        products: of two runs, the second of which runs what the first did.
     """
 
     seed: int
     budget_s: float
     launches: int
-    scrambled: bool = False
+    products: Products | None = None
     shadow: Shadow = field(default_factory=Shadow)
     ran: list[dict[str, Any]] = field(default_factory=list)
     _spent_s: float = 0.0
@@ -206,21 +207,28 @@ class Sampler:
         begin = time.monotonic()
         left = max(self.budget_s - self._spent_s, 0.0) / max(self.launches - len(self.ran), 1)
         rng = random.Random(f"{self.seed}:{len(self.ran)}")
+        products, launch = self.products, len(self.ran)
+        again = products is not None and products.again
         done, flops, idle = 0, 0, 0
         self.shadow.begin()
-        for tried, number in enumerate(_order(programs.grid, rng, consumed)):
-            if tried and time.monotonic() - begin > left:
+        order = products.programs(launch) if products is not None and again else _order(programs.grid, rng, consumed)
+        for tried, number in enumerate(order):
+            if tried and not again and time.monotonic() - begin > left:
                 break
-            before, stored = launched.record.dot_flops, _stored(launched)
+            before, stored = launched.core_flops, _stored(launched)
             self.shadow.begin_program()
+            if products is not None:
+                products.begin(launch, number)
             try:
                 programs.run(number, launched.bounds)
+                if products is not None:
+                    products.end(launch, number)
                 done += 1
-                flops += launched.record.dot_flops - before
+                flops += launched.core_flops - before
                 idle += _stored(launched) == stored
             except Stopped:
                 self.shadow.stop_program()
-        launched.record.programs, launched.record.dot_flops = done, flops
+        launched.record.programs = done
         self.shadow.end(launched, partial=done < len(programs))
         self._spent_s += time.monotonic() - begin
         self.ran.append(
@@ -230,7 +238,7 @@ class Sampler:
                 "ran": done,
                 "idle": idle,
                 "atomics": self.shadow.updates(),
-                "dot_flops": flops,
+                "core_flops": flops,
             }
         )
 

@@ -103,19 +103,21 @@ def test_sampling_budget_that_suffices_runs_all() -> None:
     assert torch.equal(reply["value"], 2 * X)
     assert final(reply) is None
     assert reply["sample"]["launches"] == [
-        {"kernel": "double_rows", "programs": 64, "ran": 64, "idle": 0, "atomics": False, "dot_flops": 0}
+        {"kernel": "double_rows", "programs": 64, "ran": 64, "idle": 0, "atomics": False, "core_flops": 0}
     ]
 
 
-def test_sampling_scrambled_products_come_out_wrong_and_nothing_else() -> None:
+@pytest.mark.parametrize("copied", [False, True])
+def test_sampling_hidden_input_shows_in_products_alone(copied: bool) -> None:
     tape = Tape()
-    o, s = tape.empty(64, 64), tape.empty(64)
-    tape.launch(product_and_sum, [1], tape.input("x"), o, s)
+    x, o, s = tape.input("x"), tape.empty(64, 64), tape.empty(64)
+    tape.launch(product_and_sum, [1], tape.op("clone.default", x) if copied else x, o, s)
     told = tape.returning(o, s)
-    for scrambled, factor in ((False, 1.0), (True, -2.0)):
-        reply = run(told, {"x": X}, sample={"seed": 3, "budget_s": 60.0, "scrambled": scrambled})
-        assert torch.allclose(reply["value"][0], 1.0 + factor * (X @ X), rtol=1e-2)  # TF32
-        assert torch.equal(reply["value"][1], X.sum(1))
+    for hidden in (["y"], ["x"]):
+        reply = run(told, {"x": X}, sample={"seed": 3, "budget_s": 60.0, "hidden": hidden})
+        assert torch.allclose(reply["value"][0], 1.0 + X @ X, rtol=1e-2)  # TF32
+        assert torch.equal(reply["value"][1], X.sum(1)) == (hidden == ["y"])
+        assert final(reply) is None
 
 
 def test_sampling_tells_launches_with_atomics() -> None:

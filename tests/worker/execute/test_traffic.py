@@ -107,6 +107,18 @@ def test_traffic_masked_lanes_and_programs() -> None:
     assert (traffic.loaded("x"), traffic.stored("out:0"), traffic.records[0].programs) == (96, 96, 2)
 
 
+def test_traffic_of_a_copy_of_two_inputs_is_each_ones() -> None:
+    tape = Tape()
+    both = tape.op("stack.default", [tape.input("x"), tape.input("y")])
+    o = tape.empty(32)
+    tape.launch(halves, [2], both, o)
+    traffic = traced(tape.returning(o), {"x": torch.ones(16), "y": torch.ones(16)})
+    assert {name: entry.loaded_bytes for name, entry in traffic.tensors.items() if entry.loaded_bytes} == {
+        "copy:x and y": 96
+    }
+    assert (traffic.loaded("x"), traffic.loaded("y"), traffic.loaded("x", "y"), traffic.loaded("z")) == (96, 96, 96, 0)
+
+
 def test_traffic_names_copies_scratch_and_what_is_only_loaded() -> None:
     tape = Tape()
     x = tape.op("_to_copy.default", tape.input("x"), dtype={"dtype": "float32"})
