@@ -66,7 +66,12 @@ def _mask(case: AttentionCase, flaw: str, rows: np.ndarray, keys: np.ndarray) ->
 
 def _scale(case: AttentionCase, flaw: str) -> np.float32:
     scale = case.softmax_scale
-    wrong = {"scale-missing": 1.0, "scale-ignored": case.head_dim**-0.5, "scale-applied-twice": scale**2}
+    wrong = {
+        "scale-missing": 1.0,
+        "scale-ignored": case.head_dim**-0.5,
+        "scale-sign-lost": abs(scale),
+        "scale-applied-twice": scale**2,
+    }
     return np.float32(wrong.get(flaw, scale))
 
 
@@ -90,7 +95,9 @@ def _tile(case: AttentionCase, flaw: str, b: int, h: int, rows: np.ndarray) -> t
             s = round_to(s, low)
         s = np.where(_mask(case, flaw, rows, keys), s, np.float32(-1e4 if flaw == "finite-sentinel" else -np.inf))
         if flaw != "no-max-subtraction":
-            new_m = np.maximum(m, s.max(axis=1, keepdims=True))
+            # The largest score before a negative scale is the smallest after it.
+            top = s.min(axis=1, keepdims=True) if flaw == "max-before-negative-scale" else s.max(axis=1, keepdims=True)
+            new_m = np.maximum(m, top)
         else:
             new_m = m = np.zeros_like(m)
         safe = new_m if flaw == "fully-masked-row-nan" else np.where(np.isneginf(new_m), np.float32(0), new_m)
@@ -122,7 +129,7 @@ FLAWS: list[tuple[str, dict[str, object]]] = [
     ("scale-missing", GROUPED),
     ("scale-ignored", {**RAGGED, "scale": 0.5}),
     ("scale-sign-lost", {**RAGGED, "scale": -0.5}),
-    ("max-before-negative-scale", {**RAGGED, "scale": -0.3, "family": "peaked"}),
+    ("max-before-negative-scale", {**RAGGED, "k_len": 192, "scale": -0.6, "family": "peaked"}),
     ("scale-applied-twice", {**RAGGED, "scale": 0.5}),
     ("tail-unmasked", RAGGED),
     ("tail-unmasked", {**RAGGED, "family": "k-zero"}),
