@@ -1,9 +1,8 @@
 """Operations whose interpreted result isn't what compiled code gives, where no rounding is the reason.
 
 NumPy takes `+` of booleans for `or` and makes bytes of them where it shifts or divides, its maximum is NaN where PTX's
-`max` gives the number (PTX ISA, max, "if one of
-the inputs is NaN, then the result is the non-NaN input"), and it says nothing to hints that aren't true. A kernel that
-could tell where it runs would have two faces.
+`max` gives the number (PTX ISA, max, "if one of the inputs is NaN, then the result is the non-NaN input"), and it says
+nothing to hints that aren't true. A kernel that could tell where it runs would have two faces.
 """
 
 from __future__ import annotations
