@@ -69,8 +69,8 @@ class Traffic:
         records: one a launch, in order.
         tensors: an argument's name, ``copy:<argument>`` (a contiguous or cast copy that the launcher made;
             ``copy:<one> and <other>`` where it holds several), ``out:<n>`` (what the call returned at
-            position n, else the n-th buffer stored to), ``scratch:<n>``
-            (stored to and not returned) or ``tmp:<n>`` (only loaded from) → bytes.
+            position n, else the n-th buffer stored to), ``scratch:<n>`` (stored to and not returned) or ``tmp:<n>``
+            (only loaded from) → bytes.
         loaded_bytes, stored_bytes: totals; 0 on a GPU, where launches and operations alone are counted.
         scratch_bytes: size of the buffers that launches were given beside arguments, copies of them and results, or of
             what else operations made, whichever is more: sums of partials are made once the partials were read.

@@ -192,7 +192,7 @@ def report(kernel: str = "main", **changes: object) -> KernelReport:
 
 def test_gate_forward_merging_kernel_needs_no_tensor_cores() -> None:
     reports = [report(), report("merge", instructions={"FFMA": 9})]
-    assert gate_forward(reports, load_profile(COURSE.root, "a100-80gb")) == []
+    assert gate_forward(reports, load_profile(COURSE.root, "a100-80gb"), {"main": 100.0, "merge": 1.0}) == []
 
 
 @pytest.mark.parametrize(
@@ -207,8 +207,14 @@ def test_gate_forward_merging_kernel_needs_no_tensor_cores() -> None:
     ],
 )
 def test_gate_forward_names_what_is_missing(reports: list[KernelReport], gate: str) -> None:
-    failures = gate_forward(reports, load_profile(COURSE.root, "a100-80gb"))
+    failures = gate_forward(reports, load_profile(COURSE.root, "a100-80gb"), {})
     assert gate in [failure.id for failure in failures]
+
+
+def test_gate_forward_kernel_that_ran_the_products_needs_tensor_cores() -> None:
+    reports = [report(), report("other", instructions={"FFMA": 9, "LDGSTS": 1})]
+    failures = gate_forward(reports, load_profile(COURSE.root, "a100-80gb"), {"main": 1.0, "other": 100.0})
+    assert [failure.id for failure in failures] == ["no-tensor-cores"]
 
 
 def table() -> str:

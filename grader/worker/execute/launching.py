@@ -90,7 +90,10 @@ class Interpreted:
             step["kernel"], launch.grid, constexprs, launch.tensors, memory, self._kernels.place
         )
         if self.sampler is not None:
-            with watched(launched, self.sampler.shadow, self.sampler.products), programs.ready():
+            products = self.sampler.products
+            # A second run makes of each program what the first did, which knew what was complete.
+            shadow = None if products is not None and products.again else self.sampler.shadow
+            with watched(launched, shadow, products), programs.ready():
                 self.sampler.run(programs, launched, lambda: self._consumed(launch, memory))
             return
         numbers = range(len(programs))
