@@ -14,7 +14,8 @@ _UTF16 = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")
 
 def mend_text(name: str, raw: bytes) -> tuple[bytes, str]:
     """(the file as UTF-8 with plain line ends, what was done to it or ""); a file that isn't text stays as it is."""
-    if PurePosixPath(name).suffix.lower() not in TEXT_SUFFIXES:
+    suffix = PurePosixPath(name).suffix.lower()
+    if suffix not in TEXT_SUFFIXES:
         return raw, ""
     done = []
     for mark, encoding in _UTF16:
@@ -29,5 +30,6 @@ def mend_text(name: str, raw: bytes) -> tuple[bytes, str]:
         done.append("freed of its byte order mark")
     if b"\r" in raw:
         raw = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        done.append("given plain line ends (they were CRLF)")
+        if suffix != ".csv":  # whose lines end so by RFC 4180, and where Python's csv wrote them
+            done.append("given plain line ends (they were CRLF)")
     return raw, f"{name} was {' and '.join(done)}" if done else ""
