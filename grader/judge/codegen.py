@@ -284,8 +284,8 @@ def _execute_candidate(
             return []
         if counted:
             _judge_products(judge, sum(int(launch["core_flops"]) for launch in sampled["launches"]), needed)
-            hidden = list(call.hidden)
-            again = {**sample, "hidden": hidden, "budget_s": seconds if seconds == WHOLE_S else seconds / 2}
+            budgets = (budget_s, LONGER * budget_s, seconds)
+            again = [{**sample, "hidden": list(call.hidden), "budget_s": budget} for budget in budgets]
             _judge_use(judge, recorded, reply, again, candidate)
         return list(sampled["launches"])
     raise ContractViolated(f"{recorded.function} finished no row of its results.")
@@ -340,12 +340,22 @@ def _judge_products(judge: Judging, done: int, needed: int) -> None:
 
 
 def _judge_use(
-    judge: Judging, recorded: Recorded, right: dict[str, Any], sample: dict[str, Any], candidate: int | None
+    judge: Judging, recorded: Recorded, right: dict[str, Any], samples: Sequence[dict[str, Any]], candidate: int | None
 ) -> None:
-    """Run once more on the same products and other inputs: results that change are made of something else as well."""
-    other = recorded.run(sample=sample, candidate=candidate)
-    pairs = zip(*(_finals(reply) for reply in (right, other)), strict=True)
-    moved = [share for share in starmap(_moved, pairs) if share is not None]
+    """Run once more on the same products and other inputs: results that change are made of something else as well.
+
+    Args:
+        samples: the next one where nothing of a result was finished in both runs.
+    """
+    moved: list[float] = []
+    finished = [mask.any() for _, mask in _finals(right)]
+    for sample in samples:
+        other = recorded.run(sample=sample, candidate=candidate)
+        pairs = zip(*(_finals(reply) for reply in (right, other)), strict=True)
+        shares = list(starmap(_moved, pairs))
+        moved = [share for share in shares if share is not None]
+        if len(moved) >= sum(finished):
+            break
     judge.measure("changed_beside_products", max(moved, default=0.0))
     if moved and max(moved) > MOST_MOVED:
         judge.fail(

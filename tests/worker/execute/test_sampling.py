@@ -120,6 +120,21 @@ def test_sampling_hidden_input_shows_in_products_alone(copied: bool) -> None:
         assert final(reply) is None
 
 
+@pytest.mark.usefixtures("slow")
+def test_sampling_second_run_leaves_out_no_program_of_the_first() -> None:
+    """The launch in the middle needs all rows of the first one, of which some are missing; the last one needs a few."""
+    tape = Tape()
+    y, z, o, s = tape.empty(64, 64), tape.empty(64, 64), tape.empty(64, 64), tape.empty(64)
+    tape.launch(double_rows, [64], tape.input("x"), y, ROWS=1)
+    tape.launch(product_and_sum, [1], y, o, s)
+    tape.launch(double_rows, [64], y, z, ROWS=1)
+    reply = run(tape.returning(z), {"x": X}, sample={"seed": 3, "budget_s": 120.0, "hidden": ["y"]})
+    rows = final(reply).all(axis=1)
+    assert reply["sample"]["launches"][1]["ran"] == 0
+    assert 0 < rows.sum() < 64
+    assert np.array_equal(reply["value"].numpy()[rows], 4 * X.numpy()[rows])
+
+
 def test_sampling_tells_launches_with_atomics() -> None:
     tape = Tape()
     o = tape.op("zeros.default", [64])
