@@ -99,7 +99,7 @@ def _row(number: int, cell: Mapping[str, Any]) -> Row:
     except (TypeError, ValueError, OverflowError) as error:
         raise TableError(f"line {number} lacks a column or holds text where a number belongs") from error
     if not (0 < row.median_us <= LONGEST_US and 0 <= row.iqr_us <= LONGEST_US):
-        raise TableError(f"line {number} holds a time that isn't positive, or is above {LONGEST_US:g} us")
+        raise TableError(f"line {number} holds a time that isn't positive and finite, or is above {LONGEST_US:g} us")
     return row
 
 
