@@ -1,8 +1,8 @@
 """Every lab's tests hold against its solutions: right answers pass, each mistake is caught and named.
 
 The full sweeps are slow. By default a mistake meets only the check that must catch it, and not every mistake does: of a
-lab whose answers are Triton kernels, which take a while to interpret and compile, every third; of a lab whose mistakes
-all meet their checks in one process, without the boundary (`tests/labs/test_labNN_answers.py`), every sixth; of the
+lab whose answers are Triton kernels, which take a while to interpret and compile, every fifth; of a lab whose mistakes
+all meet their checks in one process, without the boundary (`tests/labs/test_labNN_answers.py`), every tenth; of the
 others the first of each check. The environment's GRADE_TEST_KEY, any text, draws other inputs.
 """
 
@@ -53,7 +53,7 @@ def sample() -> set[tuple[str, str]]:
     kept, seen = set(), set()
     for number, (lab_id, name) in enumerate(WRONG):
         if lab_id in MEET_ALL_IN_PROCESS or COURSE.lab(lab_id).runtime == "triton":
-            every = 6 if lab_id in MEET_ALL_IN_PROCESS else 3
+            every = 10 if lab_id in MEET_ALL_IN_PROCESS else 5
             kept |= {(lab_id, name)} if number % every == 0 else set()
         elif (check := (lab_id, check_named(lab_id, name))) not in seen:
             seen.add(check)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -62,8 +61,8 @@ _SEVERITY = {
 def combine(check_id: str, spec: CheckSpec, outcomes: list[TestOutcome]) -> CheckResult:
     """The result of a check from its tests' outcomes: the worst decides, partial awards average.
 
-    Of several that are as bad, the first speaks whose diagnosis is the commonest: inputs on which two mistakes look
-    alike have none, and others tell them apart.
+    Of several that are as bad, the first speaks that has a diagnosis: inputs on which two mistakes look alike have
+    none, and others tell them apart.
 
     Tests that couldn't run here are left out; when none could, the check is skipped. So it is, unless it fails, where
     a test couldn't run for the submission's sake.
@@ -76,8 +75,7 @@ def combine(check_id: str, spec: CheckSpec, outcomes: list[TestOutcome]) -> Chec
     if not ran:
         reasons = dict.fromkeys(outcome.message for outcome in skipped)
         return result(check_id, spec, TestOutcome(Status.SKIPPED, "; ".join(reasons), duration_s=duration_s))
-    named = Counter(outcome.diagnosis.id for outcome in ran if outcome.diagnosis)
-    worst = max(ran, key=lambda o: (o.severity, named[o.diagnosis.id] if o.diagnosis else 0))
+    worst = max(ran, key=lambda outcome: (outcome.severity, outcome.diagnosis is not None))
     undecided = next((outcome for outcome in skipped if outcome.undecided), None)
     if undecided is not None and worst.severity <= _NOISY:
         message = f"{undecided.message} ({sum(o.undecided for o in skipped)} of {len(outcomes)} cases.)"

@@ -19,8 +19,8 @@ def test_combine_case_whose_mistake_is_known_speaks_for_the_others() -> None:
     assert combined.diagnosis is not None
 
 
-def test_combine_commonest_mistake_speaks() -> None:
-    cases = [failed("first", "one"), failed("second", "two"), failed("third", "two"), TestOutcome(Status.PASS)]
+def test_combine_first_known_mistake_speaks() -> None:
+    cases = [failed("first"), failed("second", "one"), failed("third", "two"), TestOutcome(Status.PASS)]
     assert combine("c", SPEC, cases).message == "second (3 of 4 cases.)"
 
 
