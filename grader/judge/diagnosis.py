@@ -26,6 +26,8 @@ EXPLAINED = 0.2
 """Root mean square distance to the prediction over that to the oracle, at most."""
 EXPLAINED_NOISY = 0.5
 """The same for mistakes of rounding, where flips of single roundings remain; a flip may spoil a whole row."""
+FLIP = 2.0
+"""A rounding that flips is off by a whole step, where the answer's own error is mostly half of one."""
 SCREEN_NOISY = 0.8
 """The same on the few rows of the screen, the worst ones among them."""
 MARGIN = 3.0
@@ -184,7 +186,7 @@ def _o_distance(bounds: ForwardBounds, mistake: Mistake, compared: tuple[_Answer
         if not mistake.noisy and moved.max() <= bounds.o_bounds.allowed.max:
             return None
         distance = _rms(near) / max(_rms(far), np.finfo(np.float64).tiny)
-        if distance > limit or near.max() > max(allowed, far.max() if mistake.noisy else 0.0):
+        if distance > limit or near.max() > max(allowed, FLIP * far.max() if mistake.noisy else 0.0):
             return None
         return distance
     if near.max() > allowed:

@@ -23,6 +23,7 @@ base = "adds-file"
 files = ["kernel.py"]
 [path]
 kind = "attention"
+skips = true
 module = "kernel"
 after = "after"
 before = "before"

@@ -76,8 +76,12 @@ def _counted_sum(view: RowView, dtype: str) -> Result:
     return divide(weights @ view.v(), total), (row_max + log(total))[..., 0]
 
 
-def _rounded_partials(view: RowView, splits: int, block: int, dtype: str) -> Result:
-    """Outputs of runs of keys stored in half precision and merged with the right weights."""
+def _rounded_partials(view: RowView, splits: int, block: int, dtype: str, divided: bool) -> Result:
+    """Outputs of runs of keys stored in half precision and merged with the right weights.
+
+    Args:
+        divided: they are stored after the division by the run's own row sum.
+    """
     width = -(-view.case.k_len // splits)
     width = -(-width // block) * block
     everything, shown, v = scores(view), view.visible(), view.v()
@@ -85,7 +89,10 @@ def _rounded_partials(view: RowView, splits: int, block: int, dtype: str) -> Res
     sums: list[Array] = []
     for part in tiles(view.case.k_len, width):
         o, lse = softmax_attention(everything[..., part], shown[..., part], v[:, part])
-        outputs.append(round_to(o, dtype))
+        masked = np.where(shown[..., part], everything[..., part], -np.inf)
+        row_sum = np.ones_like(lse) if divided else np.exp(lse - masked.max(axis=-1))
+        row_sum = np.where(np.isfinite(row_sum), row_sum, 1.0)[..., None]
+        outputs.append(round_to(o * row_sum, dtype) / row_sum)
         sums.append(lse)
     stacked = np.stack(sums)
     top = stacked.max(axis=0)
@@ -179,7 +186,8 @@ MISTAKES: tuple[Mistake, ...] = (
         "split-partials-low-precision",
         "Your output equals partial results that are stored in half precision before they are merged.",
         tuple(
-            partial(_rounded_partials, splits=splits, block=block, dtype=dtype)
+            partial(_rounded_partials, splits=splits, block=block, dtype=dtype, divided=divided)
+            for divided in (True, False)
             for dtype in LOW
             for splits in (2, 3, 4, 5, 6, 7, 8)
             for block in (1, 64)

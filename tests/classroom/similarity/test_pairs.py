@@ -22,7 +22,7 @@ from grader.classroom.similarity.works import MAX_FILE_BYTES, MAX_TOKENS, Work, 
 
 LAB02 = "lab02_online_softmax"
 REFERENCE = PROJECT / "solutions" / LAB02 / "reference"
-VARIANTS = sorted((PROJECT / "solutions" / LAB02 / "correct").iterdir())
+VARIANTS = sorted(path for path in (PROJECT / "solutions" / LAB02 / "correct").iterdir() if path.is_dir())
 STARTER = read_work(PROJECT / "starter" / LAB02, "starter")
 
 
