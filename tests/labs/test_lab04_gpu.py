@@ -213,7 +213,7 @@ def benchmark(ratio: float, table: bytes | None) -> list[tuple[float, str]]:
 
     judge = fakes.new_judge("gpu-warp-bench")
     runs.judge_benchmark(judge, gpu(fakes.FakeWorker(fakes.right_kernels(), ms)), table)
-    return list(judge.awards)
+    return [(fraction, message) for fraction, message, _ in judge.awards]
 
 
 def table(shuffle: float, shared: float, correct: str = "yes") -> bytes:
