@@ -62,7 +62,7 @@ KEPT = ("alone",)
 """Of the default run."""
 SLOW = [pytest.mark.slow]
 ENDS = {
-    "benchmark-table": Status.PASS,
+    "benchmark-table": Status.PENDING,
     "tolerances": Status.PASS,
     "schedule-ctas": Status.FAIL,
     "schedule-warps": Status.FAIL,
