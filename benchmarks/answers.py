@@ -10,7 +10,7 @@ from pathlib import Path
 from grader.course import Course, Lab
 from grader.mutants import load_mistakes, load_variants, materialise
 from grader.sandbox import executor
-from grader.sandbox.forked import WarmExecutor, launch_warm
+from grader.sandbox.forked import warm_executor
 from grader.sandbox.levels import choose_isolation
 from grader.session import protected
 
@@ -50,10 +50,9 @@ def warm_executors(course: Course, lab: Lab) -> Iterator[None]:
     if not lab.record:
         yield
         return
-    launched = launch_warm(choose_isolation("auto", protect=protected(course)), lab.limits, "cpu", 4)
-    executor.use_warm(WarmExecutor(launched.sock, "cpu", lab.limits.memory_mib))
-    try:
-        yield
-    finally:
-        executor.use_warm(None)
-        launched.kill()
+    with warm_executor(choose_isolation("auto", protect=protected(course)), [lab], "cpu", 4) as warm:
+        executor.use_warm(warm)
+        try:
+            yield
+        finally:
+            executor.use_warm(None)

@@ -74,7 +74,7 @@ def pytest_collection_finish() -> None:
 def warm_executor() -> Iterator[WarmExecutor | None]:
     """What forks executors for all tests of this process; None where kernels can't run."""
     from grader.course import Course
-    from grader.sandbox.forked import WarmExecutor, launch_warm
+    from grader.sandbox import forked
     from grader.sandbox.levels import choose_isolation
     from grader.session import protected
 
@@ -82,10 +82,9 @@ def warm_executor() -> Iterator[WarmExecutor | None]:
         yield None
         return
     course = Course.find(Path(__file__).parent)
-    largest = max((lab.limits for lab in map(course.lab, course.lab_ids())), key=lambda limits: limits.memory_mib)
-    launched = launch_warm(choose_isolation("auto", protect=protected(course)), largest, "cpu", 4)
-    yield WarmExecutor(launched.sock, "cpu", largest.memory_mib)
-    launched.kill()
+    labs = [course.lab(lab_id) for lab_id in course.lab_ids()]
+    with forked.warm_executor(choose_isolation("auto", protect=protected(course)), labs, "cpu", 4) as warm:
+        yield warm
 
 
 @pytest.fixture

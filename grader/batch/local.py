@@ -19,7 +19,7 @@ from grader.batch.events import Answered, Began, Event, Stepped, Tick
 from grader.batch.jobs import Answer, Job, JobSpec
 from grader.course import Course
 from grader.errors import GraderError, InfrastructureError
-from grader.sandbox.forked import WarmExecutor, launch_warm
+from grader.sandbox.forked import WarmExecutor, warm_executor
 from grader.sandbox.levels import choose_isolation
 from grader.session import protected
 from grader.target import choose_target
@@ -201,13 +201,10 @@ def _warm_executor(
     recorded = [lab for lab in map(found.lab, labs) if lab.record]
     if not recorded:
         return None
-    largest = max((lab.limits for lab in recorded), key=lambda limits: limits.memory_mib)
     try:
         targets = [choose_target(found, lab, options.device, options.profile) for lab in recorded]
         isolation = choose_isolation(options.isolation, protect=protected(found, tuple(map(Path, options.protect))))
         device: Literal["cpu", "cuda"] = "cuda" if any(target.device == "cuda" for target in targets) else "cpu"
-        launched = launch_warm(isolation, largest, device, 2 * width)
+        return stack.enter_context(warm_executor(isolation, recorded, device, 2 * width))
     except GraderError:
         return None  # The jobs find the same, and say it.
-    stack.callback(launched.kill)
-    return WarmExecutor(launched.sock, device, largest.memory_mib)

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from grader.course import explain_validation
+from grader.editing import tomlkit_for
 from grader.errors import InfrastructureError, UsageError
 from grader.files import replace_text
 from grader.machine import unwritable
@@ -18,18 +19,7 @@ Edit = Callable[[Any], None]
 
 
 def _toml() -> Any:
-    """The module tomlkit, which keeps what people wrote.
-
-    Raises:
-        InfrastructureError: it isn't installed.
-    """
-    try:
-        import tomlkit
-    except ImportError as error:
-        raise InfrastructureError(
-            "Writing a profile needs the package tomlkit, which isn't installed.", hint="`pip install tomlkit`."
-        ) from error
-    return tomlkit
+    return tomlkit_for("a profile")
 
 
 def check_writable(course_dir: Path) -> None:

@@ -6,12 +6,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from grader.classroom.gradebook import Row
 from grader.course import Lab
-from grader.errors import InfrastructureError, UsageError
-from grader.files import replace_text
+from grader.editing import edited
+from grader.errors import UsageError
 from grader.report.model import CheckResult, Kind, Status
 
 ALL = "pending"
@@ -56,15 +55,9 @@ def accept(path: Path, lab: Lab, found: Iterable[Waiting], reason: str, today: d
     Raises:
         UsageError: the file can't be read as TOML, or can't be written. InfrastructureError: tomlkit is missing.
     """
-    try:
+    with edited(path, "overrides") as document:
         import tomlkit
-        from tomlkit.exceptions import TOMLKitError
-    except ImportError as error:
-        raise InfrastructureError(
-            "Writing overrides.toml needs the package tomlkit, which isn't installed.", hint="`pip install tomlkit`."
-        ) from error
-    try:
-        document: Any = tomlkit.parse(path.read_text(encoding="utf-8") if path.exists() else "format_version = 1\n")
+
         if "overrides" not in document:
             document["overrides"] = tomlkit.aot()
         for one in found:
@@ -74,8 +67,3 @@ def accept(path: Path, lab: Lab, found: Iterable[Waiting], reason: str, today: d
             told = {"student": one.student, "lab": lab.short_id, "check": one.check.id, "points": points}
             entry.update(told | {"reason": reason, "date": today})
             document["overrides"].append(entry)
-        replace_text(path, tomlkit.dumps(document))
-    except (UnicodeDecodeError, TOMLKitError, AttributeError, TypeError) as error:
-        raise UsageError(f"{path}: can't be read as overrides ({str(error)[:200]}).", hint="Mend the file.") from error
-    except OSError as error:
-        raise UsageError(f"{path} can't be read or written ({error.strerror}).") from error

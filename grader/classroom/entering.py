@@ -10,8 +10,8 @@ from typing import Any
 
 from grader.classroom.decisions import RubricGrade
 from grader.course import Lab
-from grader.errors import InfrastructureError, UsageError
-from grader.files import replace_text
+from grader.editing import edited
+from grader.errors import UsageError
 
 
 def parse_points(lab: Lab, item: str, text: str) -> Decimal:
@@ -65,27 +65,12 @@ def enter(path: Path, lab: Lab, student: str, points: Mapping[str, Decimal], not
     Raises:
         UsageError: the file can't be read as TOML, or can't be written. InfrastructureError: tomlkit is missing.
     """
-    try:
-        import tomlkit
-        from tomlkit.exceptions import TOMLKitError
-    except ImportError as error:
-        raise InfrastructureError(
-            "Writing rubric.toml needs the package tomlkit, which isn't installed.", hint="`pip install tomlkit`."
-        ) from error
-    try:
-        text = path.read_text(encoding="utf-8") if path.exists() else "format_version = 1\n"
-        document: Any = tomlkit.parse(text)
+    with edited(path, "a rubric", elsewhere="Name another with --rubric.") as document:
         given = _table(_lab_table(_table(document, "students"), student, lab), "points")
-    except (OSError, UnicodeDecodeError, TOMLKitError, TypeError) as error:
-        raise UsageError(f"{path}: can't be read as a rubric ({str(error)[:200]}).", hint="Mend the file.") from error
-    for item, value in points.items():
-        given[item] = int(value) if value == value.to_integral_value() else float(value)
-    if note is not None:
-        document["students"][student][_key(document["students"][student], lab)]["note"] = note
-    try:
-        replace_text(path, tomlkit.dumps(document))
-    except OSError as error:
-        raise UsageError(f"{path} can't be written ({error.strerror}).", hint="Name another with --rubric.") from error
+        for item, value in points.items():
+            given[item] = int(value) if value == value.to_integral_value() else float(value)
+        if note is not None:
+            document["students"][student][_key(document["students"][student], lab)]["note"] = note
 
 
 def _key(student: Any, lab: Lab) -> str:

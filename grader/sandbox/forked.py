@@ -10,10 +10,11 @@ import signal
 import socket
 import struct
 import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from grader.course import Limits
+from grader.course import Lab, Limits
 from grader.errors import InfrastructureError
 from grader.machine import ONE_THREAD
 from grader.sandbox.launch import LaunchSpec, launch
@@ -113,6 +114,26 @@ class WarmExecutor:
         ours.settimeout(None)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
         return ForkedWorker(ours, pid)
+
+
+@contextlib.contextmanager
+def warm_executor(
+    isolation: Isolation, labs: Iterable[Lab], device: Literal["cpu", "cuda"], width: int
+) -> Iterator[WarmExecutor]:
+    """What forks executors for these labs, by the limits of the one that needs the most memory; ends with the block.
+
+    Args:
+        width: how many there may be at a time.
+
+    Raises:
+        GraderError: it can't be had here.
+    """
+    largest = max((lab.limits for lab in labs), key=lambda limits: limits.memory_mib)
+    launched = launch_warm(isolation, largest, device, width)
+    try:
+        yield WarmExecutor(launched.sock, device, largest.memory_mib)
+    finally:
+        launched.kill()
 
 
 def launch_warm(isolation: Isolation, limits: Limits, device: Literal["cpu", "cuda"], width: int) -> LaunchedWorker:
