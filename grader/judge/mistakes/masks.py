@@ -307,7 +307,9 @@ MISTAKES: tuple[Mistake, ...] = (
         "Your output equals attention whose hidden scores get a large negative number instead of -inf: "
         "where real scores lie below it, hidden keys win.",
         tuple(
-            partial(_finite_sentinel, value=value, block=block)
+            partial(_finite_sentinel, value=value * unit, block=block)
+            # Kernels that use exp2 have scores in base 2, and so the number in their place.
+            for unit in (1.0, LN_2)
             for value in (-1e4, -5e4, -6e4, -65504.0, -1e5, -1e6, -1e9, -1e3)
             for block in (1, *BLOCKS)
         ),
