@@ -256,7 +256,7 @@ def attention_mistakes(case: Case) -> list[Mistake]:
             lambda: [dense(1.0)],
         ),
         Mistake(
-            "scale-zero-as-none",
+            "scale-zero-is-none",
             "scale = 0 was taken for None: your output equals attention scaled by 1/sqrt(d).",
             lambda: [dense(plain)] if case.scale == 0 else [],
         ),
